@@ -116,14 +116,21 @@ double seconds_of_log(const std::string& path, const AskedPlan& asked) {
   const std::string text = read_text_file(path, {.bytes = kMostBytes});
   const std::int64_t batch = asked.plan.global_batch_size, length = asked.plan.seq_len;
   std::vector<double> seconds;
+  std::optional<double> mean;  // of the run, where it tells of no step
   LoggedSizes sizes;
+  LoggedSteps steps;
   for (const LogLine& line : read_log(text)) {
     sizes.read(line);
     // While a batch grows to what it is to be, steps are another plan's.
     if (!sizes.other_than(batch, length).empty()) continue;
-    const auto step = step_seconds(line, batch, length, asked.job->gpus);
-    if (step) seconds.push_back(*step);
+    const auto step_s = step_seconds(line, batch, length, asked.job->gpus);
+    if (line.of_run) mean = step_s;
+    const auto step = steps.read(line);
+    if (!step) continue;
+    if (step->replaces) seconds.clear();
+    seconds.push_back(*step_s);
   }
+  if (seconds.empty() && mean) return *mean;
   const std::string other = sizes.other_than(batch, length);
   if (!other.empty()) throw Error(other_plan_text(path, other));
   if (const auto typical = typical_step_seconds(std::move(seconds))) return *typical;
@@ -335,7 +342,7 @@ Exit run_fit(const Args& args, const Console& console) {
   FitQuestion question;
   CommandLine line("fit", "One's own runs correct the machine's profile, and the ranking with it.",
                    "qplan fit train.log --plan plan.json -o ours.json\n"
-                   "         qplan fit --measured 1.52s --plan \"tp4 pp2 mbs1\" --model llama3-70b "
+                   "         qplan fit --measured 58.5s --plan \"tp4 pp4 mbs1\" --model llama3-70b "
                    "--gpus 64 -o ours.json");
   line.positionals("LOG",
                    "logs of runs of the plan: Megatron's, Megatron-Bridge's, NeMo's, torchtitan's, "

@@ -189,6 +189,18 @@ void play_through(RunOfPlan& facts, const GoodputQuestion& question) {
   facts.played = play_runs(run, runs);
 }
 
+std::string endless_text(const RunOfPlan& facts) {
+  const LongRun& run = facts.run;
+  const bool job = run.recovery == Recovery::job;
+  return fmt::format(
+      "the run never ends: one of its {} nodes fails every {}, coming back takes {}, and {} {}; "
+      "it needs fewer failures, faster storage or quicker restarts",
+      grouped(facts.nodes), human_seconds(facts.between_failures),
+      human_seconds(run.detection + run.restart),
+      job ? "the work to the next checkpoint and that checkpoint" : "a step",
+      human_seconds(job ? run.interval + run.durable : run.step));
+}
+
 // ---- where the time goes ----
 
 struct TimeCause {
@@ -473,6 +485,10 @@ Exit run_goodput(const Args& args, const Console& console) {
   set_step(facts, question);
   set_run(facts, question);
   play_through(facts, question);
+  if (facts.played.endless) {
+    print(console.err, "qplan: {}\n", endless_text(facts));
+    return Exit::nothing_fits;
+  }
   if (question.json) {
     console.out << answer_text("goodput", to_json(facts, question));
   } else {

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "cli/options.h"
+#include "models/error.h"
 #include "models/json.h"
 
 namespace qplan {
@@ -47,7 +48,13 @@ Json option_table(const Verb& verb) {
 
 std::vector<Json> option_tables() {
   std::vector<Json> tables;
-  for (const Verb& verb : verbs()) tables.push_back(option_table(verb));
+  for (const Verb& verb : verbs()) {
+    try {
+      tables.push_back(option_table(verb));
+    } catch (const Error&) {
+      continue;  // a verb that this program was built without
+    }
+  }
   return tables;
 }
 

@@ -268,7 +268,7 @@ Json to_json(const AskedPlan& asked, const Answer& answer, const PredictQuestion
 Exit run_predict(const Args& args, const Console& console) {
   PredictQuestion question;
   CommandLine line("predict", "One plan: its memory, step time and where both go.",
-                   "qplan predict --model llama3-70b --gpus 64 --tp 4 --pp 2 --micro-batch-size 1\n"
+                   "qplan predict --model llama3-70b --gpus 64 --tp 4 --pp 4 --micro-batch-size 1\n"
                    "         qplan predict --plan plan.json --hardware h200-sxm");
   add_model_options(line, question.choices);
   add_job_words(line, question.words);

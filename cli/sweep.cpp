@@ -297,6 +297,13 @@ void print_text(const SweepQuestion& question, const std::vector<Point>& points,
           checkpoints_text(points), significant(question.storage_gb_per_s),
           significant(question.run.pue)),
       page().text);
+  const bool endless = std::any_of(points.begin(), points.end(), [](const Point& p) {
+    return p.best && p.cost.goodput.share == 0;
+  });
+  if (endless) {
+    out << wrapped("A run of goodput 0 never ends: it fails faster than it makes progress.",
+                   page().text);
+  }
 }
 
 // ---- JSON ----

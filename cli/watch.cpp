@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <ostream>
@@ -36,7 +37,8 @@ class LogWatcher {
   LogWatcher(const AskedPlan& asked, const Estimate& estimate, std::ostream& out)
       : asked_(asked),
         estimate_(estimate),
-        watch_({estimate.step_time_low, estimate.step_time_high, estimate.peak_high}),
+        expected_{estimate.step_time_low, estimate.step_time_high, estimate.peak_high},
+        watch_(expected_),
         out_(out) {}
 
   // False: the log is another plan's, as other_plan() says.
@@ -49,11 +51,22 @@ class LogWatcher {
     if (!other_.empty()) return false;
     const auto seconds =
         step_seconds(*line, plan.global_batch_size, plan.seq_len, asked_.job->gpus);
-    if (seconds) step_ = line->step.value_or(step_ + 1);
-    saw_step_ = saw_step_ || seconds;
-    if (seconds) say(watch_.add_step(step_, *seconds));
+    if (line->of_run) mean_ = seconds;
+    if (const auto step = steps_.read(*line)) {
+      if (step->replaces) watch_ = StepWatch(expected_);
+      if (step->restarts) watch_.restart();
+      step_ = step->number;
+      told_ = step->replaces ? 1 : told_ + 1;
+      say(watch_.add_step(step_, *seconds));
+    }
     if (line->allocated) say(watch_.add_memory(step_, *line->allocated));
     return true;
+  }
+
+  // The log has ended; of a run that told of no step its mean is judged. What cannot be judged at
+  // all is said by why_nothing().
+  void end() {
+    if (told_ == 0 && mean_ && other_.empty()) say(watch_.add_mean(*mean_));
   }
 
   // What was seen, in one line.
@@ -73,12 +86,28 @@ class LogWatcher {
   }
 
   [[nodiscard]] bool saw_alert() const { return alerts_ > 0; }
-  [[nodiscard]] bool saw_step() const { return saw_step_; }
+  // Why nothing was judged; empty: something was.
+  [[nodiscard]] std::string why_nothing(const std::string& log) const {
+    if (!watch_.seconds().empty() || saw_alert()) return "";
+    if (told_ == 0) return no_step_text(log);
+    return fmt::format(
+        "{} tells of {} step{}, and a run's first two are warm-up: there is "
+        "nothing to judge",
+        log, told_, told_ == 1 ? "" : "s");
+  }
   [[nodiscard]] const std::string& other_plan() const { return other_; }
 
  private:
   void say(const std::vector<Alert>& alerts) {
     for (const Alert& alert : alerts) {
+      if (alert.over_since) {
+        out_ << answer_line("watch", {{"over", to_word(alert.kind)},
+                                      {"step", alert.step},
+                                      {"since", *alert.over_since},
+                                      {"value", alert.value}});
+        out_.flush();
+        continue;
+      }
       out_ << answer_line("watch", {{"alert", to_word(alert.kind)},
                                     {"step", alert.step},
                                     {"value", alert.value},
@@ -91,16 +120,22 @@ class LogWatcher {
 
   const AskedPlan& asked_;
   const Estimate& estimate_;
+  Expected expected_;
   StepWatch watch_;
   LoggedSizes sizes_;
-  std::string other_;  // sizes of steps that are not the plan's
+  LoggedSteps steps_;
+  std::optional<double> mean_;  // of the run, said at its end
+  std::string other_;           // sizes of steps that are not the plan's
   std::ostream& out_;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, told_ = 0;
   int alerts_ = 0;
-  bool saw_step_ = false;
 };
 
 void watch_file(const WatchQuestion& question, LogWatcher& watcher) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(question.log, ignored)) {
+    throw Error(fmt::format("'{}' is a folder; name the file in it", question.log));
+  }
   std::ifstream file(question.log);
   if (!file) throw Error(fmt::format("{} cannot be read", question.log));
   std::string line;
@@ -185,14 +220,15 @@ Exit run_watch(const Args& args, const Console& console) {
   }
   const std::string log = question.command.empty() ? question.log : question.command.front();
   const bool same_plan = watcher.other_plan().empty();
-  const bool silent = !watcher.saw_step() && !watcher.saw_alert();
-  if (same_plan && (!silent || code != 0)) watcher.finish();
+  watcher.end();
+  const std::string nothing = watcher.why_nothing(log);
+  if (same_plan && (nothing.empty() || code != 0)) watcher.finish();
   if (code != 0) {
     print(console.err, "qplan: {} ended with exit code {}\n", question.command.front(), code);
     return Exit::device;
   }
   if (!same_plan) throw Error(other_plan_text(log, watcher.other_plan()));
-  if (silent) throw Error(no_step_text(log));
+  if (!nothing.empty()) throw Error(nothing);
   return watcher.saw_alert() ? Exit::nothing_fits : Exit::done;
 }
 

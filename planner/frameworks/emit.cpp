@@ -61,7 +61,8 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
     case Framework::megatron_deepspeed:
       return {megatron_deepspeed_limits(), only(kFlagsAdapters)};
     case Framework::fsdp2:
-      return {accelerate_limits(), trainer_limits(), only(kScriptAdapters)};
+      return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(),
+              only(kScriptAdapters)};
     case Framework::torchtitan:
       return {torchtitan_limits(), only(kTitanAdapters)};
     case Framework::slime:
@@ -79,13 +80,13 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
       if (recipe == RecipeKind::deepspeed)
         return {deepspeed_limits(), trainer_limits(), swift_limits()};
       if (recipe == RecipeKind::fsdp2)
-        return {accelerate_limits(), trainer_limits(), swift_limits()};
+        return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(), swift_limits()};
       return {megatron_limits(), swift_megatron_limits()};
     case Framework::trl:
       if (recipe == RecipeKind::deepspeed)
         return {deepspeed_limits(), trainer_limits(), trl_limits()};
       if (recipe == RecipeKind::ddp) return {ddp_limits(), trainer_limits(), trl_limits()};
-      return {accelerate_limits(), trainer_limits(), trl_limits()};
+      return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(), trl_limits()};
   }
   return {};
 }

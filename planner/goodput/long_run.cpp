@@ -90,6 +90,22 @@ double time_of(const LongRun& run, double work) {
   return work + std::max(0.0, std::ceil(work / interval) - 1) * run.save.value();
 }
 
+// A run of which kPlayed failures were played in `spent`, as long as it is.
+TimeSpent whole(TimeSpent spent, double done, double work) {
+  constexpr double kHopeless = 1000;
+  if (done * kHopeless <= spent.total().value()) {
+    spent.endless = true;
+    return spent;
+  }
+  const double times = work / done;
+  for (Seconds* part : {&spent.useful, &spent.saving, &spent.lost_work, &spent.restarting,
+                        &spent.waiting, &spent.degraded}) {
+    *part = *part * times;
+  }
+  spent.failures = std::llround(static_cast<double>(spent.failures) * times);
+  return spent;
+}
+
 TimeSpent play_job(const LongRun& run, Chance& chance) {
   const double work = run.work.value(), mean = of_all(run, run.nodes);
   const double back = (run.detection + run.restart).value(), copies = run.memory_interval.value();
@@ -123,6 +139,7 @@ TimeSpent play_job(const LongRun& run, Chance& chance) {
       until = chance.until(mean);
       spent.restarting += Seconds(std::min(until, back));
       now += std::min(until, back);
+      if (spent.failures >= kPlayed) return whole(spent, done, work);
     } while (until < back);
   }
 }
@@ -158,6 +175,7 @@ TimeSpent play_replicas(const LongRun& run, Chance& chance) {
       continue;
     }
     ++spent.failures;
+    if (spent.failures >= kPlayed) return whole(spent, done, work);
     // The others notice, and begin the step under way again.
     const double lost = std::min(step * chance.share() * up, done);
     done -= lost;
@@ -186,6 +204,11 @@ PlayedRuns play_runs(const LongRun& run, int runs) {
   double failures = 0;
   for (int i = 0; i < runs; ++i) {
     const TimeSpent one = play(run, static_cast<std::uint64_t>(i) + 1);
+    if (one.endless) {
+      result.endless = true;
+      result.goodput = {0, 0, 0};
+      return result;
+    }
     TimeSpent& sum = result.mean;
     const double share = 1.0 / runs;
     sum.useful += one.useful * share;

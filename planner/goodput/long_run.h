@@ -50,11 +50,15 @@ struct LongRun {
 struct TimeSpent {
   Seconds useful, saving, lost_work, restarting, waiting, degraded;
   std::int64_t failures = 0;
+  bool endless = false;  // it fails faster than it makes progress
   [[nodiscard]] Seconds total() const {
     return useful + saving + lost_work + restarting + waiting + degraded;
   }
   [[nodiscard]] double goodput() const { return useful / total(); }
 };
+// Of a run that fails more than kPlayed times as many failures are played, and the rest goes as
+// they went. One that has made less than a thousandth of its time good by then is endless.
+inline constexpr std::int64_t kPlayed = 20000;
 TimeSpent play(const LongRun& run, std::uint64_t seed);
 
 // Several of them: means of all shares, and the spread of the goodput.
@@ -65,6 +69,7 @@ struct PlayedRuns {
   TimeSpent mean;  // of the sums; failures rounded
   Spread goodput, days;
   double failures = 0;
+  bool endless = false;  // one of them was: nothing else is said
 };
 PlayedRuns play_runs(const LongRun& run, int runs);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "models/error.h"
 #include "models/json.h"
@@ -163,8 +164,8 @@ std::optional<LogLine> read_deepspeed(std::string_view line) {
 }
 
 // transformers' Trainer, its last line or all_results.json: "train_steps_per_second": 0.5 (with
-// either kind of quotes). Before the first step: "  Total train batch size (w. parallel,
-// distributed & accumulation) = 128".
+// either kind of quotes), of the whole run, like the samples a second beside it. Before the first
+// step: "  Total train batch size (w. parallel, distributed & accumulation) = 128".
 std::optional<LogLine> read_trainer(std::string_view line) {
   if (line.find("Total train batch size") != std::string_view::npos) {
     return sizes(LogKind::trainer, size_after(line, "accumulation) ="), {});
@@ -172,7 +173,11 @@ std::optional<LogLine> read_trainer(std::string_view line) {
   for (const char* mark : {"\"train_steps_per_second\":", "'train_steps_per_second':"}) {
     const auto rate = above_zero(number_after(line, mark));
     if (!rate) continue;
-    return LogLine{.kind = LogKind::trainer, .step = {}, .step_s = 1 / *rate};
+    LogLine said{.kind = LogKind::trainer, .step = {}, .step_s = 1 / *rate, .of_run = true};
+    const std::string quote(1, mark[0]);
+    said.samples_per_s =
+        above_zero(number_after(line, quote + "train_samples_per_second" + quote + ":"));
+    return said;
   }
   return std::nullopt;
 }
@@ -235,11 +240,42 @@ std::vector<LogLine> read_log(std::string_view text) {
 std::optional<double> step_seconds(const LogLine& line, std::int64_t global_batch_size,
                                    std::int64_t seq_len, std::int64_t gpus) {
   const auto samples = static_cast<double>(global_batch_size);
+  // A Trainer rounds both rates to thousandths (transformers, trainer_utils.py, speed_metrics), so
+  // that the larger one is the surer, if it is of this batch.
+  constexpr double kRounding = 0.0005 * 1.01;
+  if (line.of_run && line.step_s && line.samples_per_s &&
+      std::abs(*line.samples_per_s / samples - 1 / *line.step_s) < kRounding) {
+    return samples / *line.samples_per_s;
+  }
   if (line.step_s) return line.step_s;
   if (line.samples_per_s) return samples / *line.samples_per_s;
   if (!line.tokens_per_s_per_gpu) return std::nullopt;
   return samples * static_cast<double>(seq_len) /
          (*line.tokens_per_s_per_gpu * static_cast<double>(gpus));
+}
+
+std::optional<LoggedStep> LoggedSteps::read(const LogLine& line) {
+  if (!line.says_speed() || line.of_run) return std::nullopt;
+  const int measure = line.step_s ? 0 : line.samples_per_s ? 1 : 2;
+  const Logger logger{line.kind, measure, line.step.has_value()};
+  LoggedStep step;
+  if (logger_ && logger != *logger_) {
+    if (logger_->numbers || !logger.numbers) return std::nullopt;
+    step.replaces = true;
+  }
+  logger_ = logger;
+  step.number = line.step ? *line.step : ++told_;
+  if (!line.step) return step;
+  // Ranks that log wait for each other in every step: none is further behind than this.
+  constexpr std::size_t kBehind = 8;
+  if (!latest_.empty() && step.number <= latest_.back()) {
+    if (step.number >= latest_.front()) return std::nullopt;
+    step.restarts = true;
+    latest_.clear();
+  }
+  latest_.push_back(step.number);
+  if (latest_.size() > kBehind) latest_.pop_front();
+  return step;
 }
 
 void LoggedSizes::read(const LogLine& line) {

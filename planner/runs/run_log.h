@@ -3,6 +3,7 @@
 // is read as one that ended.
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,6 +47,7 @@ struct LogLine {
   std::optional<Bytes> allocated{}, reserved{};  // peaks of the GPU that logs
   // Of the run: beside a step, or once, before the first.
   std::optional<std::int64_t> global_batch_size{}, seq_len{};
+  bool of_run = false;  // the speed is the mean of all steps, said at the end
   [[nodiscard]] bool says_speed() const { return step_s || samples_per_s || tokens_per_s_per_gpu; }
 };
 
@@ -59,6 +61,34 @@ std::vector<LogLine> read_log(std::string_view text);
 // Seconds a step, where the line says how fast it is.
 std::optional<double> step_seconds(const LogLine& line, std::int64_t global_batch_size,
                                    std::int64_t seq_len, std::int64_t gpus);
+
+// A step that no line before told of.
+struct LoggedStep {
+  std::int64_t number = 0;
+  bool restarts = false;  // the run has gone back to a checkpoint, or begun anew
+  bool replaces = false;  // what was told so far, without numbers, were these same steps
+};
+
+// One step is one step, however many lines tell of it: those of several ranks, or of two loggers
+// (Megatron-Bridge's rank 0 says "Step Time" and its last rank "elapsed time per iteration",
+// Megatron-DeepSpeed has Megatron's line and DeepSpeed's timer). Of loggers the first one counts
+// that numbers its steps, or the first where none does.
+class LoggedSteps {
+ public:
+  // Nothing: the line tells of no step, or of one that was told.
+  std::optional<LoggedStep> read(const LogLine& line);
+
+ private:
+  struct Logger {
+    LogKind kind;
+    int measure;  // which of LogLine's three
+    bool numbers;
+    bool operator==(const Logger&) const = default;
+  };
+  std::optional<Logger> logger_;
+  std::int64_t told_ = 0;            // of a logger without numbers
+  std::deque<std::int64_t> latest_;  // numbers, ascending
+};
 
 // The sizes of a run's steps, as the log has said them so far.
 class LoggedSizes {

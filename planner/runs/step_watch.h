@@ -2,6 +2,7 @@
 // A run's steps beside what was predicted, and by their shape in time what ails them.
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,8 +17,9 @@ namespace qplan {
 enum class StepAlert : std::uint8_t {
   slow,    // kInARow steps in a row are above the interval
   jump,    // the last kInARow steps are all longer than kJump times the kBefore before them
-  drift,   // the last kBefore are kDrift times the first, and no part of the way was a jump
-  spikes,  // kSpikes of the last kWindow steps are kSpike times their median, which has not moved
+  drift,   // the last kWindow are kDrift times the first, and no jump is or was among them
+  spikes,  // of the last kWindow steps kSpikes were kSpike times those about them, which had not
+           // moved: steps after them were short again
   memory   // more memory than the interval has
 };
 
@@ -47,23 +49,57 @@ struct Alert {
   StepAlert kind = StepAlert::slow;
   std::int64_t step = 0;
   double value = 0, threshold = 0;  // seconds, bytes, or a count of spikes
+  // That what was said after this step is over.
+  std::optional<std::int64_t> over_since{};
 };
 
 class StepWatch {
  public:
   explicit StepWatch(const Expected& expected) : expected_(expected) {}
-  // The step after the last; what is wrong for the first time, or again after it was not.
+  // The step after the last; what is wrong and was not before, and what is over. Between the two
+  // lies a margin, so that a run on the threshold says nothing again and again.
   std::vector<Alert> add_step(std::int64_t step, double seconds);
   std::vector<Alert> add_memory(std::int64_t step, Bytes allocated);
+  // The mean of a run that told of no step.
+  std::vector<Alert> add_mean(double seconds);
+  // The process was started again: its first steps are warm-up, its memory another.
+  void restart();
   [[nodiscard]] const std::vector<double>& seconds() const { return seconds_; }
 
  private:
-  void judge(StepAlert kind, bool wrong, const Alert& alert, std::vector<Alert>& alerts);
+  struct Standing {
+    StepAlert kind;
+    std::int64_t since;
+  };
+  // Judged after the step `step`; `alerts` takes what there is to say.
+  void judge(bool wrong, bool over, const Alert& alert, std::vector<Alert>& alerts);
+  void judge_slow(std::int64_t step, std::vector<Alert>& alerts);
+  void judge_jump(std::int64_t step, std::vector<Alert>& alerts);
+  void judge_drift(std::int64_t step, std::vector<Alert>& alerts);
+  void judge_spikes(std::int64_t step, std::vector<Alert>& alerts);
+
+  static constexpr std::size_t kWarmUp = 2;  // compilation, autotuning, first touch
 
   Expected expected_;
-  std::vector<double> seconds_;  // after warm-up
-  std::size_t warm_up_ = 2;      // steps still to pass over: compilation, autotuning, first touch
-  std::vector<StepAlert> standing_;  // said, and still so
+  std::vector<double> seconds_;     // after warm-up
+  std::size_t warm_up_ = kWarmUp;   // steps still to pass over
+  std::vector<Standing> standing_;  // said, and still so
+
+  // Jumps that were said and are not over, each from a level to a higher one.
+  struct Jump {
+    double from;
+    std::int64_t since;
+  };
+  std::vector<Jump> jumps_;
+  double level_ = 0;              // after the last of them
+  bool jumping_ = false;          // its steps still grow, or are among those before
+  std::size_t jumped_until_ = 0;  // steps when the last one was over
+
+  double first_ = 0;  // the usual of the first kWindow
+
+  std::size_t level_begin_ = 0;     // the first step at today's level, as far as spikes ask
+  std::size_t long_ = 0;            // steps in a row that are not back at it
+  std::deque<std::size_t> spikes_;  // places in `seconds_` of the last kWindow
 };
 
 }  // namespace qplan

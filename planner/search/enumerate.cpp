@@ -319,10 +319,6 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
         const std::int64_t group = std::int64_t{tp} * cp * pp;
         if (group > space.gpus || space.gpus % group != 0) continue;
         const auto dp = static_cast<int>(space.gpus / group);
-        const bool alone = recipe.can.joins_sharding_ranks && dp == 1 && group > 1;
-        const bool asked =
-            !space[&P::tp].empty() || !space[&P::cp].empty() || !space[&P::dp].empty();
-        if (alone && !asked) continue;
         if (!space[&P::dp].empty() && !contains(space[&P::dp], dp)) continue;
         result.push_back({tp, cp, pp, dp});
       }

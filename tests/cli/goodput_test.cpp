@@ -97,3 +97,13 @@ TEST_CASE("without a plan the best one is played; what cannot run is refused") {
   CHECK(run("goodput tp3 " + kJob).code == 1);
   CHECK(run("goodput --model llama3-405b --gpus 8").code == 1);
 }
+
+TEST_CASE("a job that fails faster than it makes progress never ends, and that is one sentence") {
+  for (const std::string rate : {"30000", "100000"}) {
+    CAPTURE(rate);
+    const Ran ran = ask("tp2", "--scheduling-s 30000 --failures " + rate);
+    CHECK(ran.code == 1);
+    CHECK(ran.out.empty());
+    CHECK(ran.says("never ends"));
+  }
+}

@@ -72,10 +72,11 @@ TEST_CASE("schemas list the words of answers, as they are") {
   check_words<Objective>(property(schema("search_lists"), "objective"));
   check_words<Holds>(property(schema("options"), "options,*,type"));
   check_words<StepAlert>(property(schema("watch")["definitions"]["alert"], "alert"));
+  check_words<StepAlert>(property(schema("watch")["definitions"]["over"], "over"));
   check_words<BackendKind>(property(schema("run"), "backend"));
   check_words<BackendKind>(property(schema("validate"), "backend"));
   check_words<MemoryKind>(property(schema("accuracy"), "rows,*,mem_kind"), {"null"});
-  const Json profile = schema("profile");
+  const Json profile = schema("profile")["definitions"]["whole"];
   check_words<CollectiveKind>(property(profile, "collectives,fits,*,kind"));
   for (const auto& [precision, word] : Words<Precision>::table) {
     CHECK(property(profile, "gpu")

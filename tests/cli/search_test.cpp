@@ -204,6 +204,26 @@ TEST_CASE("the plans of a search can be written for its framework") {
   }
 }
 
+TEST_CASE("tp and cp beside no data parallelism are searched unasked, where files can say them") {
+  const auto degrees = [](const std::string& framework) {
+    std::set<std::string> found;
+    const std::string job =
+        " --model qwen3-1.7b --gpus 2 --seq-len 8192 --global-batch-size 8 --top 100 --json";
+    const Json answer = run("search --framework " + framework + job).json();
+    for (const Json& plan : answer["plans"]) {
+      const Json& p = plan["plan"];
+      found.insert("tp" + p["tp"].dump() + " cp" + p["cp"].dump() + " dp" + p["dp"].dump());
+    }
+    return found;
+  };
+  const std::set<std::string> automodel = degrees("automodel"), accelerate = degrees("fsdp2");
+  CHECK(automodel.contains("tp2 cp1 dp1"));
+  CHECK(automodel.contains("tp1 cp2 dp1"));
+  // accelerate's mesh has no axis for FSDP where tp is alone.
+  CHECK_FALSE(accelerate.contains("tp2 cp1 dp1"));
+  CHECK(accelerate.contains("tp1 cp2 dp1"));
+}
+
 TEST_CASE("a plan that files cannot say counts as refused, with who refuses it") {
   const Json searched =
       run("search --framework deepspeed --model gpt-oss-20b --gpus 16 --top 1 --json").json();

@@ -151,3 +151,12 @@ TEST_CASE("a sweep notes each length beyond the model's positions once") {
     CHECK(noted == (point["seq_len"] == 1024));
   }
 }
+
+TEST_CASE("a run that fails faster than it makes progress never ends, and sweep says so") {
+  const std::string line = "sweep --model tiny --gpus 8,16 --tokens 1B --failures 100000";
+  const Ran ran = run(line);
+  CHECK(ran.code == 0);
+  CHECK(ran.says("never ends"));
+  CHECK(run(line + " --json").json()["points"][1]["run"]["days"].is_null());
+  CHECK_FALSE(run("sweep --model tiny --gpus 8,16 --tokens 1B").says("never ends"));
+}

@@ -71,6 +71,8 @@ TEST_CASE("a command is watched as its log is, and its failure is a launch that 
 TEST_CASE("watch needs a log or a command") {
   CHECK(run("watch" + kJob).code == 2);
   CHECK(run("watch /nowhere.log" + kJob).code == 2);
+  const TemporaryFolder folder;
+  CHECK(run("watch " + folder.path() + kJob).says("is a folder"));
 }
 
 TEST_CASE("a log without a step is said to be none") {
@@ -88,11 +90,86 @@ TEST_CASE("a log without a step is said to be none") {
     CHECK(ran.says("of no step how long it took"));
     CHECK(run("watch" + kJob + " -- cat " + log).code == 2);
   }
-  // Two steps are warm-up, and steps.
+  // Two steps are warm-up.
   write_file_atomically(log, log_of(2, [](int) { return 1.0; }));
   const Ran two = run("watch " + log + kJob);
-  CHECK(two.code == 0);
-  CHECK(lines_of(two)[0]["inside"].is_null());
+  CHECK(two.code == 2);
+  CHECK(two.out.empty());
+  CHECK(two.says("tells of 2 steps"));
+  write_file_atomically(log, log_of(3, [](int) { return 1.0; }));
+  CHECK(run("watch " + log + kJob).code == 0);
+}
+
+TEST_CASE("a Trainer's log that has the mean alone is judged by it") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log";
+  const Json predicted = run("predict tp2 --model llama3-8b --gpus 8 --json").json();
+  const double s = predicted["step_time_s"];
+  const auto mean = [&](double factor) {
+    const double batch = predicted["plan"]["global_batch_size"];
+    write_file_atomically(
+        log, "{'loss': 2.1, 'epoch': 0.1}\n{'train_runtime': 100.0, 'train_samples_per_second': " +
+                 std::to_string(batch / s / factor) + ", 'train_steps_per_second': " +
+                 std::to_string(1 / s / factor) + ", 'train_loss': 2.0}\n");
+    return run("watch " + log + kJob);
+  };
+  const Ran as_predicted = mean(1);
+  CHECK(as_predicted.code == 0);
+  REQUIRE(lines_of(as_predicted).size() == 1);
+  CHECK(lines_of(as_predicted)[0]["inside"] == true);
+  CHECK(lines_of(as_predicted)[0]["steps"] == 1);
+  const Ran slow = mean(3);
+  CHECK(slow.code == 1);
+  CHECK(lines_of(slow)[0]["alert"] == "slow");
+  CHECK(lines_of(slow)[1]["inside"] == false);
+}
+
+TEST_CASE("Megatron-Bridge's two lines of a step are one step, for watch and for fit") {
+  const TemporaryFolder folder;
+  const std::string alone = folder.path() + "/alone.log", both = folder.path() + "/both.log",
+                    ranks = folder.path() + "/ranks.log";
+  const std::string text = log_of(60, [](int i) { return i % 20 == 0 ? 1.4 : 1.0; });
+  std::string twice, often;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    const double ms = std::stod(line.substr(line.find("(ms): ") + 6));
+    twice += "Step Time : " + std::to_string(ms / 1000) + "s GPU utilization: 402.1MODEL_TFLOP\n" +
+             line + "\n";
+    for (int rank = 0; rank < 4; ++rank)
+      often += "[rank" + std::to_string(rank) + "]: " + line + "\n";
+  }
+  write_file_atomically(alone, text);
+  write_file_atomically(both, twice);
+  write_file_atomically(ranks, often);
+  const Ran ran = run("watch " + alone + kJob);
+  CHECK(ran.code == 0);
+  CHECK(lines_of(ran)[0]["steps"] == 58);
+  CHECK(run("watch " + both + kJob).out == ran.out);
+  CHECK(run("watch " + ranks + kJob).out == ran.out);
+  const auto fitted = [](const std::string& log) {
+    return run({"fit", log, "--plan", "tp2", "--model", "llama3-8b", "--gpus", "8", "--top", "0",
+                "--json"})
+        .json()["factors"];
+  };
+  CHECK(fitted(both) == fitted(alone));
+  CHECK(fitted(ranks) == fitted(alone));
+}
+
+TEST_CASE("what is over is said, and is no alert") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log";
+  write_file_atomically(log, log_of(90, [](int i) { return i > 40 && i <= 70 ? 1.15 : 1.0; }));
+  const auto lines = lines_of(run("watch " + log + kJob));
+  REQUIRE(lines.size() >= 3);
+  CHECK(lines.back()["alerts"] == (lines.size() - 1) / 2);
+  bool over = false;
+  for (const Json& line : lines) {
+    if (!line.contains("over") || line["over"] != "jump") continue;
+    over = true;
+    CHECK(line["since"] == 45);
+    CHECK(line["step"] == 75);
+  }
+  CHECK(over);
 }
 
 TEST_CASE("a log of another batch is refused, and a command that logs it runs on") {

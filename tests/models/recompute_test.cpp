@@ -123,6 +123,19 @@ TEST_CASE("recomputing the core of fused attention frees only the log-sum-exp") 
   CHECK(freed(m, RecomputeModule::core_attn) == 4 * m.num_attention_heads);
 }
 
+TEST_CASE(
+    "recomputing the core of Megatron's fused attention keeps queries and keys as they came") {
+  const ModelSpec m = load_model("llama3-8b");
+  const std::int64_t turned =
+      2 * (m.num_attention_heads + m.num_key_value_heads) * (m.hidden_size / m.num_attention_heads);
+  CHECK(freed(m, RecomputeModule::core_attn, RecipeKind::megatron) ==
+        static_cast<double>(4 * m.num_attention_heads - turned));
+  // Normed ones are kept anyway.
+  const ModelSpec normed = load_model("qwen3-8b");
+  CHECK(freed(normed, RecomputeModule::core_attn, RecipeKind::megatron) ==
+        4 * normed.num_attention_heads);
+}
+
 TEST_CASE("recomputing the core of unfused attention frees the scores: 5 a s bytes") {
   const ModelSpec m = load_model("megatron-22b");
   const auto scores = static_cast<double>(5 * m.num_attention_heads * 512);

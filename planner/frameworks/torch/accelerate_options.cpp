@@ -109,6 +109,15 @@ constexpr auto kAccelerateFacts = std::to_array<Fact>({
          }},
 });
 
+// accelerate 16cb6eb8: parallelism_config.py:336 refuses tp or cp beside copies that shard nothing.
+// FSDP's mesh is "dp_shard_cp" (fsdp_utils.py:770), which exists where dp_shard or cp is above 1
+// (parallelism_config.py:136 and 239).
+bool joins_no_shards(const Subject& s) {
+  const ParallelPlan& p = s.plan;
+  if (dp_shard(p) > 1 || (p.tp == 1 && p.cp == 1)) return false;
+  return p.cp == 1 || p.dp > 1;
+}
+
 constexpr auto kAccelerateLimits = std::to_array<Limit>({
     {"fp32_shards", [](const Subject& s) { return !fp32_states(s); }, fp32_only},
     {"optimizer_of_trainer",
@@ -140,12 +149,6 @@ constexpr auto kAccelerateLimits = std::to_array<Limit>({
            "cp_comm p2p or all_gather");
      }},
     {"shards_of_mesh", shards_unevenly, whole_shards},
-    {"shard_above_one",
-     [](const Subject& s) { return dp_shard(s.plan) == 1 && (s.plan.tp > 1 || s.plan.cp > 1); },
-     [](const Subject&) {
-       return std::string(
-           "accelerate joins tp or cp only with a dp that shards (dp_shard above 1)");
-     }},
     {"precision_of_accelerate",
      [](const Subject& s) {
        return s.plan.precision != Precision::bf16 && s.plan.precision != Precision::fp16;
@@ -172,6 +175,16 @@ constexpr auto kAccelerateLimits = std::to_array<Limit>({
      }},
 });
 
+constexpr auto kMeshLimits = std::to_array<Limit>({
+    {"shard_above_one", joins_no_shards,
+     [](const Subject& s) {
+       return std::string(
+           s.plan.cp > 1
+               ? "accelerate joins tp or cp to copies only where a dp shards (dp_shard above 1)"
+               : "accelerate joins tp only with a dp or cp that shards (dp_shard above 1)");
+     }},
+});
+
 }  // namespace
 
 std::span<const Option> accelerate_options() {
@@ -184,6 +197,10 @@ std::span<const Fact> accelerate_facts() {
 
 std::span<const Limit> accelerate_limits() {
   return kAccelerateLimits;
+}
+
+std::span<const Limit> accelerate_mesh_limits() {
+  return kMeshLimits;
 }
 
 bool is_replicated(const Settings& accelerate) {

@@ -14,6 +14,9 @@ namespace qplan {
 std::span<const Option> accelerate_options();
 std::span<const Fact> accelerate_facts();
 std::span<const Limit> accelerate_limits();
+// Of its mesh of ranks, which NeMo AutoModel does not use: it has every axis, whatever its size
+// (nemo_automodel/components/distributed/mesh_utils.py:322, NVIDIA-NeMo/Automodel 36044ad3).
+std::span<const Limit> accelerate_mesh_limits();
 void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus,
                        int gpus_per_node);
 

@@ -207,3 +207,38 @@ TEST_CASE("the job's failures are its nodes'") {
     CHECK(24 * played.days.mean / played.failures == doctest::Approx(hours).epsilon(0.03));
   }
 }
+
+TEST_CASE("a run that fails faster than it makes progress is endless, and soon told") {
+  for (const Recovery recovery : {Recovery::job, Recovery::replica}) {
+    for (const double between_s : {1e-3, 0.1, 1.0}) {
+      CAPTURE(between_s);
+      LongRun run = some_run();
+      run.recovery = recovery;
+      run.replicas = recovery == Recovery::job ? 1 : 50;
+      run.hardware_share = 0.78;
+      run.between_failures = Seconds(between_s * 100);  // of 100 nodes
+      CHECK(play_runs(run, 1000).endless);
+      run.interval = best_interval(run, 40);
+      CHECK(run.interval > Seconds(0));
+      CHECK(best_spares(run, 40) == 0);
+    }
+  }
+}
+
+TEST_CASE("of a run with very many failures the first ones tell") {
+  LongRun run = some_run();
+  run.between_failures = Seconds(0.02 * 86400 * 100);
+  run.interval = Seconds(600);
+  run.save = run.durable = Seconds(20);
+  const Seconds restart = run.detection + run.restart, between = run.between_failures * 0.01;
+  for (const double times : {1.0, 100.0}) {  // 10 000 failures, and a million
+    run.work = Seconds(times * 100 * 86400);
+    const PlayedRuns played = play_runs(run, 40);
+    REQUIRE_FALSE(played.endless);
+    const Seconds expected = expected_time(run.work, run.interval, run.save, restart, between);
+    CHECK(played.mean.total() / expected == doctest::Approx(1).epsilon(0.01));
+    CHECK(played.mean.useful / run.work == doctest::Approx(1));
+    CHECK(played.failures * between.value() / played.mean.total().value() ==
+          doctest::Approx(1).epsilon(0.01));
+  }
+}

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <vector>
 
 using namespace qplan;
 
@@ -143,4 +144,80 @@ TEST_CASE("what a log last said of its sizes is held against the plan's") {
         "4096");
   sizes.read({.step = 3, .global_batch_size = 64});  // a batch that grew
   CHECK(sizes.other_than(64, 8192).empty());
+}
+
+namespace {
+
+// The numbers of the steps that lines tell of, "!" before one where the run starts again, "=" where
+// what was told before were the same.
+std::string steps_of(const std::vector<std::string>& lines) {
+  LoggedSteps steps;
+  std::string told;
+  for (const std::string& text : lines) {
+    const auto line = read_log_line(text);
+    const auto step = line ? steps.read(*line) : std::nullopt;
+    if (!step) continue;
+    told += (told.empty() ? "" : " ") + std::string(step->restarts ? "!" : "") +
+            (step->replaces ? "=" : "") + std::to_string(step->number);
+  }
+  return told;
+}
+
+std::string megatron(int i) {
+  return " iteration " + std::to_string(i) + "/ 99 | elapsed time per iteration (ms): 1000.0 |";
+}
+std::string deepspeed(int i) {
+  return "epoch=0/micro_step=1/global_step=" + std::to_string(i) + ", CurrSamplesPerSec=64.0, ";
+}
+std::string torchtitan(int i) {
+  return "step: " + std::to_string(i) + "  loss: 8.1  memory: 40.00GiB(50.6%)  tps: 7,123";
+}
+std::string nemo(int i) {
+  return "iteration 5/99 | global_step: " + std::to_string(i) + " | train_step_timing in s: 12.5 |";
+}
+std::string mlperf(int i) {
+  return ":::MLLOG {\"key\": \"tracked_stats\", \"value\": {\"throughput\": 32.0}, \"metadata\": "
+         "{\"step\": " +
+         std::to_string(i) + "}}";
+}
+
+}  // namespace
+
+TEST_CASE("a step is one step, however many ranks tell of it") {
+  for (const auto line : {megatron, deepspeed, torchtitan, nemo, mlperf}) {
+    CAPTURE(line(1));
+    CHECK(steps_of({line(1), line(1), line(2), line(1), line(2), line(3), line(3)}) == "1 2 3");
+    // Every tenth is logged.
+    CHECK(steps_of({line(10), line(10), line(20), line(20)}) == "10 20");
+  }
+  CHECK(steps_of({"[rank0]: " + megatron(1), "[rank1]: " + megatron(1)}) == "1");
+}
+
+TEST_CASE("of two loggers that tell of the same steps one counts, the one with numbers") {
+  const std::string bridge = "Step Time : 1.00s GPU utilization: 402.1MODEL_TFLOP/s/GPU";
+  CHECK(steps_of({bridge, bridge}) == "1 2");
+  CHECK(steps_of({bridge, megatron(1), bridge, megatron(2)}) == "1 =1 2");
+  CHECK(steps_of({megatron(1), bridge, megatron(2), bridge}) == "1 2");
+  CHECK(steps_of({bridge, bridge, megatron(1), megatron(2), bridge}) == "1 2 =1 2");
+  CHECK(steps_of({deepspeed(1), megatron(1), deepspeed(2), megatron(2)}) == "1 2");
+}
+
+TEST_CASE("a run that goes back to a checkpoint tells of new steps") {
+  std::vector<std::string> lines;
+  for (int i = 1; i <= 20; ++i) lines.push_back(megatron(i));
+  lines.push_back(megatron(10));
+  lines.push_back(megatron(10));
+  lines.push_back(megatron(11));
+  CHECK(steps_of(lines).ends_with("19 20 !10 11"));
+}
+
+TEST_CASE("a Trainer's mean is of the run, and as exact as its batch makes it") {
+  const LogLine mean = line_of(
+      "{'train_runtime': 10000.0, 'train_samples_per_second': 10.2, 'train_steps_per_second': "
+      "0.01, 'train_loss': 2.0, 'epoch': 1.0}");
+  CHECK(mean.of_run);
+  CHECK_FALSE(LoggedSteps().read(mean).has_value());
+  CHECK(*step_seconds(mean, 1024, 4096, 8) == doctest::Approx(1024 / 10.2));
+  // Of another batch: a step is what the log says.
+  CHECK(*step_seconds(mean, 64, 4096, 8) == doctest::Approx(100));
 }
