@@ -49,15 +49,17 @@ bool same_place(const Place& a, const Place& b) {
 
 // What is said of a word itself, whatever the others are.
 bool is_of_word(const Finding& finding) {
-  static constexpr std::array<std::string_view, 7> kRules{
+  static constexpr std::array<std::string_view, 8> kRules{
       "bad_value",  "refused_value", "unknown_option", "stray_word",
-      "said_twice", "not_resolved",  "stage_missing"};
+      "said_twice", "not_resolved",  "stage_missing",  "config_missing"};
   return std::find(kRules.begin(), kRules.end(), finding.rule) != kRules.end();
 }
 
 bool refuses(const Finding& finding) {
+  const std::size_t name = finding.message.find(' ');
+  const bool range = finding.rule == "option_needs" && finding.message.find(" must be ") == name;
   return finding.severity == Severity::error &&
-         (finding.rule == "bad_value" || finding.rule == "refused_value" ||
+         (finding.rule == "bad_value" || finding.rule == "refused_value" || range ||
           finding.rule == "unknown_option");
 }
 
@@ -72,17 +74,25 @@ bool is_spelled_out(const Setting& setting) {
          text_of(setting.value).find_first_of("$`") == std::string::npos;
 }
 
+// Whether only a run can tell the value; OmegaConf's may be the environment's.
+bool is_open(const Setting& setting) {
+  return !setting.resolved || (setting.syntax != Syntax::words && setting.value.is_string() &&
+                               text_of(setting.value).find("${oc.env:") != std::string::npos);
+}
+
 bool has_list(const ConfigPart& part) {
   return !option_list_of(part.dialect).empty();
 }
 
 void add_numbers(std::int64_t gpus, const KnownOption* known, Instead& out) {
   constexpr std::int64_t kOfAll = 46'080;  // 2^10 * 45: what batches and lengths divide
-  std::set<std::int64_t> numbers{0, 1, 2, 3, 4, 8, gpus, kOfAll};
+  std::vector<std::int64_t> numbers{2, 4, 1, 8, 3, gpus, 0, kOfAll};
   for (std::int64_t n = 1; n <= std::min<std::int64_t>(gpus, 64); ++n) {
-    if (gpus % n == 0) numbers.insert(n);
+    if (gpus % n == 0) numbers.push_back(n);
   }
+  std::set<std::int64_t> added;
   for (const std::int64_t n : numbers) {
+    if (!added.insert(n).second) continue;
     const auto number = static_cast<double>(n);
     if (known == nullptr || (number >= known->low && number <= known->high)) out.emplace_back(n);
   }
@@ -93,8 +103,8 @@ void add_values(const ConfigPart& part, const std::string& key, std::int64_t gpu
   if (known != nullptr && !known->choices.empty()) {
     for (const std::string& choice : known->choices) out.emplace_back(Json(choice));
   } else if (known == nullptr) {
-    out.insert(out.end(), {Json(true), Json(false)});
     add_numbers(gpus, known, out);
+    out.insert(out.end(), {Json(true), Json(false)});
   } else if (known->arity == "0" || known->type == "bool") {
     out.emplace_back(Json(true));
     known->arity == "0" ? out.emplace_back(std::nullopt) : out.emplace_back(Json(false));
@@ -118,7 +128,7 @@ class UnknownWords {
       const ConfigPart& part = job.parts[i];
       if (part.derived) continue;
       for (const Setting& setting : part.settings) {
-        if (!setting.resolved && setting.key.find('$') == std::string::npos) add(i, setting);
+        if (is_open(setting) && setting.key.find('$') == std::string::npos) add(i, setting);
       }
       for (const Finding& finding : findings) {
         if (refuses(finding)) add_refused(i, finding);
@@ -130,12 +140,23 @@ class UnknownWords {
 
   [[nodiscard]] const std::vector<UnknownWord>& all() const { return words_; }
 
+  // Whether a value is refused that only a run can tell.
+  [[nodiscard]] bool is_of_open(const Finding& finding) const {
+    if (finding.rule != "bad_value" && finding.rule != "refused_value") return false;
+    return std::any_of(open_.begin(), open_.end(), [&](const Setting* open) {
+      const std::string name = open->key.substr(open->key.starts_with("--") ? 2 : 0);
+      return same_place(open->place, finding.place) &&
+             finding.message.find(name) != std::string::npos;
+    });
+  }
+
   // Whether a finding is of a word that is refused, whatever it should be.
   [[nodiscard]] bool is_of_refused(const Finding& finding) const {
-    return std::any_of(refused_.begin(), refused_.end(), [&](const Setting* setting) {
-      if (!same_place(setting->place, finding.place)) return false;
-      return setting->syntax != Syntax::words ||
-             finding.message.find(setting->key) != std::string::npos;
+    const std::string& rule = finding.rule;
+    if (rule != "other_model" && rule != "option_needs" && rule != "launched_world") return false;
+    return std::any_of(refused_.begin(), refused_.end(), [&](const Setting* refused) {
+      return same_place(refused->place, finding.place) &&
+             finding.message.find(refused->key) != std::string::npos;
     });
   }
 
@@ -151,6 +172,7 @@ class UnknownWords {
   }
 
   void add(std::size_t part, const Setting& setting) {
+    open_.push_back(&setting);
     UnknownWord& unknown = word(part, setting.key);
     if (!is_spelled_out(setting)) return;
     unknown.instead.insert(unknown.instead.begin(), {std::nullopt, setting.value});
@@ -183,7 +205,7 @@ class UnknownWords {
   const JobFiles& job_;
   std::int64_t gpus_;
   std::vector<UnknownWord> words_;
-  std::vector<const Setting*> refused_;
+  std::vector<const Setting*> refused_, open_;
 };
 
 // ---- words of a command that may be arguments ----
@@ -219,9 +241,8 @@ bool is_of_plan(const Finding& finding) {
 bool concerns(const Finding& finding, std::string_view word) {
   static constexpr std::array<std::string_view, 8> kDegrees{
       "tp", "pp", "cp", "ep", "vpp", "zero", "micro_batch_size", "global_batch_size"};
-  const std::string message = " " + finding.message + " ";
   return std::find(kDegrees.begin(), kDegrees.end(), word) != kDegrees.end() ||
-         (!word.empty() && message.find(fmt::format(" {} ", word)) != std::string::npos);
+         (!word.empty() && finding.message.find(word) != std::string::npos);
 }
 
 // Options that are not given and that the finding hangs on.
@@ -259,7 +280,7 @@ std::vector<UnknownWord> absent_words(const JobFiles& job, std::int64_t gpus,
 Settings with_word(const ConfigPart& part, const std::string& key,
                    const std::optional<Json>& value) {
   const Setting* const last = part.settings.find(key);
-  const bool refused = last != nullptr && last->resolved;
+  const bool refused = last != nullptr && !is_open(*last);
   Settings settings;
   for (const Setting& setting : part.settings) {
     if (setting.key == key && &setting == last && value) {
@@ -268,7 +289,7 @@ Settings with_word(const ConfigPart& part, const std::string& key,
       other.resolved = true;
       other.extra.clear();
       settings.add(std::move(other));
-    } else if (setting.key != key || (setting.resolved && !refused)) {
+    } else if (setting.key != key || (!is_open(setting) && !refused)) {
       settings.add(setting);
     }
   }
@@ -319,18 +340,19 @@ class Undecided {
     vary(unknown_.all());
     for (std::size_t i = 0; i < checked_.findings.size(); ++i) {
       Finding& finding = checked_.findings[i];
-      if (hangs(finding)) vary_absent(finding);
+      const bool matters = finding.severity != Severity::note || !finding.fix.empty();
+      if (matters && hangs(finding)) vary_absent(finding);
     }
   }
 
  private:
-  // Whether it may hang on a word of another place, and it matters whether it does.
+  // Whether it may hang on a word of another place.
   [[nodiscard]] bool hangs(const Finding& finding) const {
-    const bool matters = finding.severity != Severity::note || !finding.fix.empty();
     const bool of_reader = std::any_of(
         job_.findings.begin(), job_.findings.end(),
         [&](const Finding& f) { return f.rule == finding.rule && f.message == finding.message; });
-    return matters && !is_of_word(finding) && !of_reader && !unknown_.is_of_refused(finding);
+    const bool of_word = is_of_word(finding) && !unknown_.is_of_open(finding);
+    return !of_word && !of_reader && !unknown_.is_of_refused(finding);
   }
 
   [[nodiscard]] bool any_hangs() const {

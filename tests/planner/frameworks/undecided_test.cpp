@@ -127,6 +127,14 @@ TEST_SUITE("what is not known of a job") {
     }
   }
 
+  TEST_CASE("a value that is refused is said beside one of the same line that is not known") {
+    const Checked job = checked({{"train.sh", megatron("--tensor-model-parallel-size 4k "
+                                                       "--pipeline-model-parallel-size $PP" +
+                                                       kRest)}});
+    CAPTURE(findings_text(job));
+    CHECK(errors(job) == Rules{"bad_value"});
+  }
+
   TEST_CASE("an option whose name has a slip may be what the others need") {
     const std::vector<ConfigText> files{
         {"train.sh", megatron("--tensor-modl-paralel-sise 4 --sequence-parallel" + kRest)}};
@@ -180,6 +188,84 @@ TEST_SUITE("what is not known of a job") {
       const Checked job = checked(files, 8);
       CAPTURE(findings_text(job));
       CHECK(fixed(files, 8).front().text.find("stage3_prefetch_bucket_size") != std::string::npos);
+    }
+  }
+
+  TEST_CASE("a switch, and a value behind a word that may be an option, are not judged either") {
+    for (const std::string words : {"--tensor-model-parallel-size 2 $SP --num-experts-unheard 4",
+                                    "--ckpt-format torch $X /a"}) {
+      const Checked job = checked({{"train.sh", megatron(words + kRest)}});
+      CAPTURE(findings_text(job));
+      for (const Finding& f : job.findings) CHECK(f.rule != "stray_word");
+    }
+    // experts under tensor parallelism need sequence parallelism, which $SP may say
+    const std::string experts =
+        "torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py $SP --micro-batch-size 1 "
+        "--tensor-model-parallel-size 2 --seq-length 4096 --max-position-embeddings 4096 --bf16 "
+        "--use-distributed-optimizer --expert-model-parallel-size 8 "
+        "--moe-token-dispatcher-type alltoall\n";
+    const Checked open = checked({{"train.sh", experts}}, 32, "qwen2-57b-a14b");
+    CAPTURE(findings_text(open));
+    CHECK(errors(open).empty());
+    const Checked bare =
+        checked({{"train.sh", with_words(experts, "$SP ", "")}}, 32, "qwen2-57b-a14b");
+    CHECK(errors(bare) == Rules{"moe_needs_sequence_parallel"});
+  }
+
+  TEST_CASE("of other frameworks' words, whichever file says them") {
+    struct Job {
+      std::string name, text, kept, model;
+    };
+    const std::vector<Job> jobs{
+        // ms-swift: refused, and of the environment
+        {"swift.sh",
+         "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B --dataset x "
+         "--tensor_model_parallel_size 2O --sequence_parallel true --expert_model_parallel_size 4 "
+         "--micro_batch_size 1 --global_batch_size 16 --max_length 2048\n",
+         "--sequence_parallel true", "qwen3-30b-a3b"},
+        {"swift.sh",
+         "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B --dataset x "
+         "--tensor_model_parallel_size $TP --sequence_parallel true --expert_model_parallel_size 4 "
+         "--micro_batch_size 1 --global_batch_size 16 --max_length 2048\n",
+         "--sequence_parallel true", "qwen3-30b-a3b"},
+        // Megatron's YAML
+        {"model_config.yaml",
+         "MODEL_ARGS:\n  --tensor-model-parallel-size: 2k\n  --sequence-parallel: true\n"
+         "  --num-layers: 32\n  --hidden-size: 4096\n  --num-attention-heads: 32\n"
+         "  --micro-batch-size: 1\n  --global-batch-size: 64\n  --seq-length: 4096\n"
+         "  --max-position-embeddings: 8192\n",
+         "--sequence-parallel: true", "llama3-8b"},
+        // Megatron-Bridge's Python
+        {"pretrain.py",
+         "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config\n"
+         "import os\ncfg = llama3_8b_pretrain_config()\n"
+         "cfg.model.tensor_model_parallel_size = int(os.environ[\"TP\"])\n"
+         "cfg.model.sequence_parallel = True\n"
+         "cfg.model.pipeline_model_parallel_size = int(os.environ[\"PP\"])\n"
+         "cfg.model.virtual_pipeline_model_parallel_size = 2\n",
+         "sequence_parallel = True", "llama3-8b"},
+        // verl's overrides
+        {"run.sh",
+         "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.strategy=megatron "
+         "actor_rollout_ref.model.path=Qwen/Qwen3-8B data.train_batch_size=64 "
+         "actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
+         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=$TP "
+         "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=$PP "
+         "actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size=2 "
+         "trainer.n_gpus_per_node=8 trainer.nnodes=4\n",
+         "virtual_pipeline_model_parallel_size=2", "qwen3-8b"},
+    };
+    for (const Job& job : jobs) {
+      const std::vector<ConfigText> files{{job.name, job.text}};
+      const Checked found = checked(files, 32, job.model);
+      CAPTURE(job.text);
+      CAPTURE(findings_text(found));
+      for (const Finding& f : found.findings) {
+        CHECK(f.message.find("virtual ones") == std::string::npos);
+        CHECK(f.rule.find("sequence_parallel") == std::string::npos);
+      }
+      CHECK(fixed(files, 32, job.model).front().text.find(job.kept) != std::string::npos);
     }
   }
 }
