@@ -268,6 +268,16 @@ TEST_SUITE("what is not known of a job") {
       CHECK(fixed(files, 32, job.model).front().text.find(job.kept) != std::string::npos);
     }
   }
+
+  TEST_CASE("a switch that a command turns off is not given") {
+    const std::string command =
+        "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B --dataset x --torch_dtype float32 "
+        "--bf16 true --fp16 SWITCH --max_length 2048 --per_device_train_batch_size 1\n";
+    const Checked off =
+        checked({{"train.sh", with_words(command, "SWITCH", "false")}}, 8, "qwen3-8b");
+    CAPTURE(findings_text(off));
+    CHECK(findings_text(off).find("options_exclude") == std::string::npos);
+  }
 }
 
 TEST_SUITE("dashes") {
