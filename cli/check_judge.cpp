@@ -1,7 +1,10 @@
 #include "cli/check_judge.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
 
 #include "cli/report.h"
@@ -27,18 +30,32 @@ std::string doubt_of(const Checked& checked, const Infeasible& reason, const Est
                      human_bytes(hardware.gpu.usable_memory));
 }
 
+// What a finding hangs on that is not known; empty: nothing.
+std::string hangs_on(const Checked& checked) {
+  if (checked.undecided.empty()) return "";
+  constexpr std::size_t kMost = 4;
+  const std::size_t more = checked.undecided.size() - std::min(checked.undecided.size(), kMost);
+  const auto first = std::span(checked.undecided).first(checked.undecided.size() - more);
+  return fmt::format("; it depends on {}{}, which {} not known", fmt::join(first, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "",
+                     checked.undecided.size() == 1 ? "is" : "are");
+}
+
 // A plan that the rules allow and the device does not.
 void add_memory_finding(Checked& checked, const Answer& answer, const HardwareProfile& hardware) {
   for (const Infeasible& reason : answer.infeasible) {
     if (!answer.estimate) return;  // the rules said it already
-    const std::string doubt = doubt_of(checked, reason, *answer.estimate, hardware);
-    checked.findings.insert(checked.findings.begin(),
-                            {doubt.empty() ? Severity::error : Severity::warning,
-                             std::string(reason.rule),
-                             {"the plan", 0},
-                             reason.message + doubt,
-                             "see the plan below",
-                             "qplan predict"});
+    const std::string open = hangs_on(checked);
+    const std::string doubt =
+        open.empty() ? doubt_of(checked, reason, *answer.estimate, hardware) : open;
+    checked.findings.insert(checked.findings.begin(), {!open.empty()   ? Severity::note
+                                                       : doubt.empty() ? Severity::error
+                                                                       : Severity::warning,
+                                                       std::string(reason.rule),
+                                                       {"the plan", 0},
+                                                       reason.message + doubt,
+                                                       "see the plan below",
+                                                       "qplan predict"});
   }
 }
 
@@ -50,12 +67,14 @@ void add_step_findings(Checked& checked, const Job& job) {
   for (const std::string& fault :
        rl_faults(asked, job.model, checked.plan, layout, job.gpus + asked.rollout_gpus)) {
     if (known || !step_is_job(checked)) break;
-    checked.findings.insert(checked.findings.begin(), {Severity::error,
-                                                       "step_faults",
-                                                       {"the step", 0},
-                                                       fault,
-                                                       "see the step below",
-                                                       "qplan predict"});
+    const std::string open = hangs_on(checked);
+    checked.findings.insert(checked.findings.begin(),
+                            {open.empty() ? Severity::error : Severity::note,
+                             "step_faults",
+                             {"the step", 0},
+                             fault + open,
+                             "see the step below",
+                             "qplan predict"});
   }
   const std::optional<RlEstimate> e = estimate_step(job, checked);
   if (e && e->fits && e->longest > e->capacity) {
@@ -73,15 +92,19 @@ void add_step_findings(Checked& checked, const Job& job) {
   }
   if (!e || e->fits) return;
   // Formats of slime's engines (int4, fp8) are the checkpoint's, which no argument says.
+  const std::string open = hangs_on(checked);
   const bool sure = !checked.takes_less && step_is_job(checked);
-  checked.findings.insert(
-      checked.findings.begin(),
-      {sure ? Severity::error : Severity::warning,
-       "step_memory",
-       {"the step", 0},
-       sure ? e->misfit : e->misfit + "; the job needs less by what is assumed below",
-       "see the phases below",
-       "qplan predict"});
+  checked.findings.insert(checked.findings.begin(),
+                          {!open.empty() ? Severity::note
+                           : sure        ? Severity::error
+                                         : Severity::warning,
+                           "step_memory",
+                           {"the step", 0},
+                           !open.empty() ? e->misfit + open
+                           : sure        ? e->misfit
+                                  : e->misfit + "; the job needs less by what is assumed below",
+                           "see the phases below",
+                           "qplan predict"});
 }
 
 }  // namespace

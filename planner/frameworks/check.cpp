@@ -13,6 +13,7 @@
 #include "planner/frameworks/read_plan.h"
 #include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/undecided.h"
 
 namespace qplan {
 namespace {
@@ -27,6 +28,14 @@ Settings as_flags(const Settings& keys) {
     flags.add(std::move(setting));
   }
   return flags;
+}
+
+JobFiles with_flags_of_yaml(JobFiles job) {
+  for (ConfigPart& part : job.parts) {
+    if (part.dialect != Dialect::megatron_yaml) continue;
+    part.settings.append(as_flags(part.settings));
+  }
+  return job;
 }
 
 // Whether the file is missing that says how states are sharded: without it there is no plan.
@@ -114,12 +123,9 @@ std::int64_t Checked::count(Severity severity) const {
                        [&](const Finding& f) { return f.severity == severity; });
 }
 
-Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {
-  JobFiles job = read_job_files(files);
-  for (ConfigPart& part : job.parts) {
-    if (part.dialect != Dialect::megatron_yaml) continue;
-    part.settings.append(as_flags(part.settings));
-  }
+namespace {
+
+Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   Checked checked;
   checked.findings = job.findings;
   const auto framework = framework_of(job);
@@ -168,6 +174,20 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.shorter = job.shorter || reading.length_unsaid || pads_samples(job);
   checked.step = std::move(scene.step);
   checked.engines = scene.engines;
+  return checked;
+}
+
+}  // namespace
+
+Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {
+  const JobFiles job = read_job_files(files);
+  const JudgeJob judge = [&](const JobFiles& read) {
+    return read.find(Dialect::megatron_yaml) == nullptr
+               ? judge_job(read, question)
+               : judge_job(with_flags_of_yaml(read), question);
+  };
+  Checked checked = judge(job);
+  drop_undecided(job, question.limits.gpus, judge, checked);
   return checked;
 }
 

@@ -32,12 +32,13 @@ struct Checked {
   std::optional<Framework> framework;  // nothing: no file speaks of a plan
   RecipeKind recipe = RecipeKind::megatron;
   ParallelPlan plan;
-  bool says_plan = false;            // some word of it was said, and it can be simulated
-  std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
-  std::optional<RlStep> step;        // of a job that makes the answers it is trained on
-  std::int64_t engines = 0;          // of the job's GPUs, that make them alone
-  bool takes_less = false;           // the job needs less memory than the plan, by what is assumed
-  bool shorter = false;              // its sequences may be, than the plan's: activations are fewer
+  bool says_plan = false;              // some word of it was said, and it can be simulated
+  std::vector<std::string> assumed;    // what the plan took from nowhere: sentences
+  std::optional<RlStep> step;          // of a job that makes the answers it is trained on
+  std::vector<std::string> undecided;  // keys of words that are not known, and change the plan
+  std::int64_t engines = 0;            // of the job's GPUs, that make them alone
+  bool takes_less = false;  // the job needs less memory than the plan, by what is assumed
+  bool shorter = false;     // its sequences may be, than the plan's: activations are fewer
   [[nodiscard]] bool has(Severity severity) const { return count(severity) > 0; }
   [[nodiscard]] std::int64_t count(Severity severity) const;  // of the findings
 };

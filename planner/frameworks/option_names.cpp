@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,18 @@
 
 namespace qplan {
 namespace {
+
+// The search through a list's names, which a job that is judged again asks for once more.
+template <class Search>
+std::string remembered(Dialect dialect, std::string_view question, const std::string& key,
+                       const Search& search) {
+  constexpr std::size_t kMost = 4096;
+  thread_local std::map<std::tuple<Dialect, std::string_view, std::string>, std::string> answers;
+  if (answers.size() > kMost) answers.clear();
+  const auto known = answers.find({dialect, question, key});
+  if (known != answers.end()) return known->second;
+  return answers.emplace(std::tuple(dialect, question, key), search()).first->second;
+}
 
 // Flags that DeepSpeed's own parser adds, and that launchers pass on.
 constexpr std::array<std::string_view, 8> kDeepspeedFlags{
@@ -34,7 +48,8 @@ bool is_known_to_trainer(const ConfigPart& part, const std::string& key) {
   const auto right =
       std::count_if(part.settings.begin(), part.settings.end(),
                     [&](const Setting& s) { return trainer.find(s.key) != nullptr; });
-  const std::string near = nearest_name(key, trainer.names());
+  const std::string near = remembered(Dialect::trainer, "trainer", key,
+                                      [&] { return nearest_name(key, trainer.names()); });
   return right < 5 || spelled_so > 0 || near.empty() || !is_slip(key, near);
 }
 
@@ -201,18 +216,25 @@ std::string certain_key(const ConfigPart& part, const std::string& written) {
   const std::string key = listed_key(part, written);
   auto lists = lists_of(part);
   if (part.dialect != Dialect::llama_factory) {
-    return prefixed(part, written, certain_name(key, lists));
+    return prefixed(part, written, remembered(part.dialect, "certain", key, [&] {
+                      return certain_name(key, lists);
+                    }));
   }
   // A Trainer's arguments stand here without their dashes.
   lists.push_back(&known_options("trainer"));
-  const std::string own = certain_name(key, lists), argument = certain_name("--" + key, lists);
+  const auto certain = [&](const std::string& name) {
+    return remembered(part.dialect, "certain", name, [&] { return certain_name(name, lists); });
+  };
+  const std::string own = certain(key), argument = certain("--" + key);
   if (own.empty() == argument.empty()) return "";  // none, or one of either
   return own.empty() ? argument.substr(2) : own;
 }
 
 std::string nearest_key(const ConfigPart& part, const std::string& written) {
   const std::string key = listed_key(part, written);
-  return prefixed(part, written, nearest_name(key, candidates(part, key)));
+  return prefixed(part, written, remembered(part.dialect, "nearest", key, [&] {
+                    return nearest_name(key, candidates(part, key));
+                  }));
 }
 
 }  // namespace qplan

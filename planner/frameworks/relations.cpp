@@ -61,10 +61,8 @@ class Terms {
     if (term.op.empty()) {
       const Setting* const found = part_.settings.find(term.flag);
       if (found != nullptr && !found->resolved) return std::nullopt;  // of two branches, perhaps
-      const bool elsewhere = found == nullptr && !term.negated && is_said_elsewhere(term.flag);
-      const bool off = found != nullptr &&
-                       (same_value(found->value, Json(false)) || text_of(found->value) == "None");
-      const bool given = (found != nullptr && !off) || elsewhere;
+      const bool elsewhere = found == nullptr && !term.negated && is_on_elsewhere(term.flag);
+      const bool given = (found != nullptr && !is_off(*found)) || elsewhere;
       return given != term.negated;
     }
     const auto values = values_of(term.flag);
@@ -102,6 +100,18 @@ class Terms {
   [[nodiscard]] bool is_said_elsewhere(std::string_view flag) const {
     return std::any_of(scene_.files.parts.begin(), scene_.files.parts.end(),
                        [&](const ConfigPart& p) { return p.settings.has(flag); });
+  }
+
+  [[nodiscard]] bool is_on_elsewhere(std::string_view flag) const {
+    return std::any_of(scene_.files.parts.begin(), scene_.files.parts.end(),
+                       [&](const ConfigPart& p) {
+                         const Setting* const found = p.settings.find(flag);
+                         return found != nullptr && !is_off(*found);
+                       });
+  }
+
+  static bool is_off(const Setting& setting) {
+    return same_value(setting.value, Json(false)) || text_of(setting.value) == "None";
   }
 
   // As given, or the parser's default; empty: it has none.

@@ -138,8 +138,15 @@ constexpr auto kTraps = std::to_array<Trap>({
      "the reduction bucket takes 2 bytes an element on each GPU, twice with overlap_comm",
      "5e8 is the default", "DeepSpeed edaa7221, deepspeed/runtime/zero/stage_1_and_2.py:2493",
      "500000000"},
+    {"stage_missing", warning, "",
+     [](const Case& c) {
+       return !c.has("zero_optimization.stage") &&
+              c.part.settings.has_section("zero_optimization.stage3_");
+     },
+     "zero_optimization has keys of stage 3 and no stage: DeepSpeed takes 0, and shards nothing",
+     "add \"stage\": 3", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:95"},
     {"stage3_keys", note, "zero_optimization.stage3_prefetch_bucket_size",
-     [](const Case& c) { return c.stage() < 3; }, "keys of stage 3 mean nothing at a lower stage",
+     [](const Case& c) { return c.has("zero_optimization.stage") && c.stage() < 3; }, "keys of stage 3 mean nothing at a lower stage",
      "leave them out", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:215", "", true},
     {"offload_said_twice", error, "zero_optimization.cpu_offload",
      [](const Case& c) {

@@ -124,6 +124,13 @@ Json as_flag(const Name& name, const PythonArgument& argument) {
   return argument.value;
 }
 
+// Whether only a run can tell a number or a switch. (Names of other values are words of theirs.)
+bool is_unknown(const Name& name, const PythonArgument& argument) {
+  if (argument.resolved || name.kind == Kind::dtype) return false;
+  const KnownOption* const known = known_options("megatron").find(name.flag);
+  return known != nullptr && (known->type == "int" || known->arity == "0");
+}
+
 // Of models without a recipe: a relative's, with the model itself by AutoBridge, which reads its
 // configuration (Megatron-Bridge 067f987d, models/llama, models/minimax_m2).
 constexpr std::string_view kLlama2_13b = R"(AutoBridge.from_hf_pretrained(
@@ -308,6 +315,10 @@ Settings bridge_settings(const PythonText& text) {
     }
     for (const Name& name : kNames) {
       if (name.target != target) continue;
+      if (is_unknown(name, value)) {
+        settings.add({std::string(name.flag), value.text, value.place, {}, {}, false});
+        continue;
+      }
       Json flag = as_flag(name, value);
       if (target == "mixed_precision.grad_reduce_in_fp32" && flag.is_null()) {
         add("--accumulate-allreduce-grads-in-fp32", true);

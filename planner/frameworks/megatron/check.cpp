@@ -58,7 +58,7 @@ constexpr auto kRequired = std::to_array<Required>({{"--micro-batch-size"},
 // What of the arguments stands where nobody here can read it: in a variable that the script does
 // not set, a file of its own or a checkpoint.
 bool may_be_said_unseen(const Case& c) {
-  return c.part.open || c.has("--yaml-cfg") || c.has("--use-checkpoint-args") ||
+  return !c.part.open_word.empty() || c.has("--yaml-cfg") || c.has("--use-checkpoint-args") ||
          c.has("--retro-project-dir");
 }
 

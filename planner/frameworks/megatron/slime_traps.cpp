@@ -106,7 +106,7 @@ constexpr auto kTraps = std::to_array<Trap>({
     {"option_needs", error, "--n-samples-per-prompt",
      [](const Case& c) {
        return says_cluster(c) && c.has("--global-batch-size") && c.has("--n-samples-per-prompt") &&
-              !c.part.open && !c.may_be_said("--rollout-batch-size");
+              c.part.open_word.empty() && !c.may_be_said("--rollout-batch-size");
      },
      "slime has no default for --rollout-batch-size, the prompts of a rollout",
      "add it: the global batch over --n-samples-per-prompt, where a rollout is one step",

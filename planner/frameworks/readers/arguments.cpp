@@ -48,7 +48,9 @@ Settings read_arguments(std::span<const ShellWord> words,
     const KnownOption* const known = find(lists, flag.text);
     const std::size_t count = std::min(most_values(known, end - at), end - at);
     for (std::size_t i = at + count; i < end && known != nullptr; ++i) {
-      if (!words[i].resolved || words[i].text.empty()) continue;
+      // It may be an option that takes what stands behind it.
+      if (!words[i].resolved && !words[i].text.empty()) break;
+      if (words[i].text.empty()) continue;
       setting.extra += (setting.extra.empty() ? "" : " ") + words[i].text;
     }
     if (count > 0) {

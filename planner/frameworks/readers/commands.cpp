@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "models/error.h"
+#include "planner/frameworks/readers/dashes.h"
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/readers/stray_backslashes.h"
@@ -65,7 +66,7 @@ void add_trl(const std::string& verb, std::span<const ShellWord> words, const Pl
   }
   if (names_yaml(words)) return job.overrides.push_back({words[0], std::move(settings), script});
   job.add(Dialect::trl, std::move(settings), place, script);
-  job.parts.back().open = has_open_words(words);
+  job.parts.back().open_word = open_word(words);
 }
 
 // "run_grpo.py --config x.yaml a.b=c", whose name TRL's scripts may have too: by its words, or by
@@ -116,7 +117,7 @@ void add_swift_arguments(std::span<const ShellWord> words, const Place& place, b
       yaml != words.end() && (yaml == words.begin() || std::prev(yaml)->text == "--config");
   if (named) return job.overrides.push_back({*yaml, std::move(settings), ""});
   job.add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift, std::move(settings), place);
-  job.parts.back().open = has_open_words(words);
+  job.parts.back().open_word = open_word(words);
 }
 
 // "NPROC_PER_NODE=8 megatron sft --model X": it starts torchrun by what its environment says.
@@ -292,7 +293,7 @@ void add_arguments(const std::vector<ShellWord>& words, Place place, const std::
   }
   if (settings.empty()) return;
   job.add(dialect, std::move(settings), std::move(place), script);
-  job.parts.back().open = has_open_words(words);
+  job.parts.back().open_word = open_word(words);
 }
 
 bool read_command(const ShellCommand& written, const std::vector<ShellWord>& directives,
@@ -300,7 +301,8 @@ bool read_command(const ShellCommand& written, const std::vector<ShellWord>& dir
   const bool starts = std::any_of(written.words.begin(), written.words.end(), [](const auto& w) {
     return is_launcher(w.text) || w.text.starts_with("--");
   });
-  const ShellCommand whole = starts ? without_strays(written, job.texts, job.findings) : written;
+  ShellCommand whole = starts ? without_strays(written, job.texts, job.findings) : written;
+  if (starts) whole.words = with_two_dashes(std::move(whole.words), job.findings);
   const auto words = behind_prefixes(whole.words);
   if (words.empty()) return false;
   const ProgramCommand command{whole, words, base_name(words.front().text)};

@@ -10,6 +10,7 @@
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/readers/alike_paths.h"
 #include "planner/frameworks/readers/commands.h"
+#include "planner/frameworks/readers/dashes.h"
 #include "planner/frameworks/readers/gathered_job.h"
 #include "planner/frameworks/readers/hostfile.h"
 #include "planner/frameworks/readers/key_files.h"
@@ -48,7 +49,8 @@ class JobReader {
     }
     // Scripts that start something come first: what they source is not read a second time.
     for (const Arrays& arrays : arrays_) {
-      if (sourced_.count(arrays.name) == 0) add_arguments(arrays.words, {arrays.name, 1}, "", job_);
+      if (sourced_.count(arrays.name) > 0) continue;
+      add_arguments(with_two_dashes(arrays.words, job_.findings), {arrays.name, 1}, "", job_);
     }
     choose_functions();
     put_together(job_);

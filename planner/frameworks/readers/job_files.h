@@ -21,7 +21,7 @@ struct ConfigPart {
   Place place;
   std::string script;          // that takes the arguments; empty: not known, or no arguments
   bool of_accelerate = false;  // what accelerate makes ds_config.json's keys of, and those
-  bool open = false;           // words that only a run can tell may be more arguments
+  std::string open_word{};     // that only a run can tell: it may be more arguments; empty: none
   // Of another part, in the words of the framework that it hands them to: no names of its own.
   bool derived = false;
 };

@@ -185,4 +185,12 @@ void put_together(GatheredJob& job) {
   for (std::size_t i = 0; i < job.parts.size(); ++i) derive(i, job);  // which adds parts
 }
 
+std::vector<ConfigPart> derived_again(std::vector<ConfigPart> parts) {
+  GatheredJob job;
+  std::erase_if(parts, [](const ConfigPart& part) { return part.derived; });
+  job.parts = std::move(parts);
+  for (std::size_t i = 0; i < job.parts.size(); ++i) derive(i, job);
+  return std::move(job.parts);
+}
+
 }  // namespace qplan

@@ -9,4 +9,7 @@ namespace qplan {
 // One part of each job is left, and the parts that follow from it are added (ConfigPart::derived).
 void put_together(GatheredJob& job);
 
+// Parts of a job of which some say something else now, with what follows from them.
+std::vector<ConfigPart> derived_again(std::vector<ConfigPart> parts);
+
 }  // namespace qplan

@@ -154,15 +154,17 @@ Settings shared_with_trainers(const Settings& arguments) {
   return result;
 }
 
-bool has_open_words(std::span<const ShellWord> words) {
+std::string open_word(std::span<const ShellWord> words) {
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i].resolved || words[i].text.starts_with("--")) continue;
-    const bool value = i > 0 && words[i - 1].resolved && words[i - 1].text.starts_with("-") &&
+    const std::string& text = words[i].text;
+    if (words[i].resolved || text.starts_with("--")) continue;
+    if (text.find_first_of("$`") == std::string::npos) continue;  // of a branch, and spelled out
+    const bool value = i > 0 && words[i - 1].text.starts_with("-") &&
                        words[i - 1].text.find('=') == std::string::npos &&
                        !is_switch(words[i - 1].text);
-    if (!value) return true;
+    if (!value) return text;
   }
-  return false;
+  return "";
 }
 
 bool is_yaml_name(std::string_view word) {

@@ -30,9 +30,9 @@ Settings torchtitan_keys(const Settings& arguments);
 // What launchers and Trainers share; the rest is not judged.
 Settings shared_with_trainers(const Settings& arguments);
 
-// Whether a word that only a run can tell may be arguments of its own ($GPT_ARGS): one that is no
-// flag's first value.
-bool has_open_words(std::span<const ShellWord> words);
+// A word that only a run can tell and that may be arguments of its own ($GPT_ARGS): one that is no
+// flag's first value; empty: there is none.
+std::string open_word(std::span<const ShellWord> words);
 
 bool is_yaml_name(std::string_view word);
 // "scripts/sft.py --config x.yaml", "scripts/dpo.py x.yaml".

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <string>
 
+#include "planner/frameworks/shell/patterns.h"
+
 namespace qplan {
 namespace {
 
@@ -36,9 +38,27 @@ Truth comparison(const std::string& left, const std::string& op, const std::stri
   return Truth::open;
 }
 
+// Of a variable that the script does not set: a plain run has none, as a default has it.
+bool is_unset(const ShellText& word) {
+  const std::string text = plain(word);
+  std::string_view name = text;
+  if (name.starts_with("${") && name.ends_with('}')) {
+    name = name.substr(2, name.size() - 3);
+  } else if (name.starts_with('$')) {
+    name.remove_prefix(1);
+  } else {
+    return false;
+  }
+  return !name.empty() && (name[0] < '0' || name[0] > '9') &&
+         std::all_of(name.begin(), name.end(), is_shell_name) &&
+         std::none_of(word.begin(), word.end(),
+                      [](const ShellLetter& l) { return l.certainty != Certainty::unknown; });
+}
+
 // Without "&&", "||" and brackets; questions to the file system are open.
 Truth simple_test(TestWords words) {
   if (!words.empty() && plain(words[0]) == "!") return opposite(simple_test(words.subspan(1)));
+  if (words.size() == 2 && plain(words[0]) == "-z" && is_unset(words[1])) return Truth::yes;
   if (!std::all_of(words.begin(), words.end(), is_resolved)) return Truth::open;
   switch (words.size()) {
     case 0:
@@ -169,9 +189,44 @@ bool ShellBranches::in_cases() const {
   return !frames_.empty() && frames_.back().kind == Kind::cases;
 }
 
+void ShellBranches::case_of(const ShellText& word) {
+  if (in_cases() && is_resolved(word)) frames_.back().word = plain(word);
+}
+
+void ShellBranches::arm_begins(std::span<const ShellText> patterns) {
+  if (!in_cases()) return;
+  Frame& arm = frames_.back();
+  arm.condition = Truth::no;
+  for (const ShellText& pattern : patterns) {
+    const bool known = arm.word && is_resolved(pattern);
+    const auto fits = known ? matches(*arm.word, plain(pattern)) : std::nullopt;
+    const bool any = plain(pattern) == "*";
+    arm.condition = std::max(arm.condition, any    ? Truth::yes
+                                            : fits ? truth_of(*fits)
+                                                   : Truth::open);
+  }
+}
+
+void ShellBranches::arm_ends(std::string_view joint) {
+  if (!in_cases() || !joint.starts_with(";") || joint.size() < 2) return;
+  Frame& arm = frames_.back();
+  if (joint != ";;") arm.condition = std::min(arm.condition, Truth::open);
+  if (joint != ";;") arm.word.reset();
+  arm.earlier = std::max(arm.earlier, arm.condition);
+}
+
+void ShellBranches::function_begins() {
+  frames_.push_back({.kind = Kind::group, .condition = Truth::no, .function = true});
+}
+
+bool ShellBranches::at_function() const {
+  return !frames_.empty() && frames_.back().function;
+}
+
 bool ShellBranches::runs_in_order() const {
-  return std::all_of(frames_.begin(), frames_.end(),
-                     [](const Frame& frame) { return frame.kind == Kind::branch; });
+  return std::all_of(frames_.begin(), frames_.end(), [](const Frame& frame) {
+    return frame.kind == Kind::branch || frame.kind == Kind::cases;
+  });
 }
 
 }  // namespace qplan

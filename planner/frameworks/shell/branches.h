@@ -1,10 +1,12 @@
 #pragma once
 // Which commands of a shell script a plain run reaches: tests that the script itself decides
-// ([ a = b ], [[ ... ]], test) are evaluated; all other conditions, loops and cases are open.
+// ([ a = b ], [[ ... ]], test), and cases of words that it knows, are evaluated; all other
+// conditions and loops are open.
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +39,16 @@ class ShellBranches {
   // Whether a ")" that nothing opened ends a pattern here.
   [[nodiscard]] bool in_cases() const;
 
+  // Of a case: the word that it asks for, the patterns that begin an arm, and what ends one (";;";
+  // behind ";&" and ";;&" others may follow).
+  void case_of(const ShellText& word);
+  void arm_begins(std::span<const ShellText> patterns);
+  void arm_ends(std::string_view joint);
+
+  // A function's body is not run where it stands.
+  void function_begins();
+  [[nodiscard]] bool at_function() const;  // whether a "}" ends it
+
   // Whether a variable has the value here that was read last: not in what is run again, or
   // later than it is written.
   [[nodiscard]] bool runs_in_order() const;
@@ -48,6 +60,8 @@ class ShellBranches {
     Truth condition = Truth::yes;  // of this arm
     Truth earlier = Truth::no;     // whether an arm before it was taken
     bool in_condition = false;
+    bool function = false;
+    std::optional<std::string> word{};  // of a case, where it is known
   };
   static Truth reached_in(const Frame& frame);
   void close(Kind kind);

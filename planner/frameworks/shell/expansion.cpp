@@ -8,6 +8,7 @@
 #include "models/ascii.h"
 #include "models/error.h"
 #include "planner/frameworks/shell/arithmetic.h"
+#include "planner/frameworks/shell/patterns.h"
 #include "planner/frameworks/shell/words.h"
 
 namespace qplan {
@@ -29,8 +30,8 @@ std::size_t default_operator(std::string_view rest) {
   return 0;
 }
 
-// "NAME", "$NAME" and "${NAME}" of an arithmetic expression replaced by what they are worth.
-// A name without a known value stays.
+}  // namespace
+
 std::string with_values(std::string_view text, const ShellVariables& variables) {
   std::string result;
   for (std::size_t i = 0; i < text.size();) {
@@ -53,8 +54,6 @@ std::string with_values(std::string_view text, const ShellVariables& variables) 
   }
   return result;
 }
-
-}  // namespace
 
 // "$NAME", "${NAME}", "${NAME:-word}", "${NAME[@]}", "$((...))", "$(...)".
 void ShellWordReader::expand(Words& words, Mode mode) {
@@ -99,17 +98,132 @@ void ShellWordReader::braces(Words& words, std::size_t from, Mode mode) {
   if (rest.empty()) return insert(words, name, from, mode, Items::first);
   if (rest == "[@]") return insert(words, name, from, mode, Items::all);
   if (rest == "[*]") return insert(words, name, from, mode, Items::joined);
-  const std::size_t op = default_operator(rest);
-  if (op == 0) return append_unknown(words.back(), from);
+  const Span at{tail, end - 1};
+  const ShellVariable* const variable = find(variables_, name);
+  if (rest.starts_with('[') && rest.ends_with(']') && variable != nullptr &&
+      item(words, *variable, rest.substr(1, rest.size() - 2), mode)) {
+    in_.at = end;
+    return;
+  }
+  const bool set =
+      variable != nullptr && !variable->values.empty() && !variable->values.front().empty();
+  const bool followed =
+      rest.starts_with(":+") || rest.starts_with('+') ? alternative(words, variable, rest, at, mode)
+      : default_operator(rest) > 0                    ? set_default(words, name, rest, at, mode)
+      : rest.starts_with(":?") || rest.starts_with("?")
+          ? set && (insert(words, name, from, mode, Items::first), true)
+          : set && !variable->is_array && shortened(words, variable->values.front(), at, mode);
+  in_.at = end;
+  if (!followed) append_unknown(words.back(), from);
+}
 
+// "${NAME:-word}", "${NAME:=word}".
+bool ShellWordReader::set_default(Words& words, const std::string& name, std::string_view rest,
+                                  Span at, Mode mode) {
+  const std::size_t op = default_operator(rest);
   const ShellVariable* const variable = find(variables_, name);
   const bool set =
       variable != nullptr && !variable->values.empty() && !variable->values.front().empty();
-  if (set) return insert(words, name, from, mode, Items::first);
+  if (set) {
+    insert(words, name, at.begin, mode, Items::first);
+    return true;
+  }
   // The environment may say otherwise; a default is what a plain run takes.
-  in_.at = tail + op;
-  while (in_.at < end - 1) piece(words, mode);
-  in_.at = end;
+  const bool assigns = rest[op - 1] == '=';
+  Words value(1);
+  in_.at = at.begin + op;
+  const Mode whole = mode == Mode::word ? Mode::assignment : mode;  // set as it is
+  while (in_.at < at.end) piece(assigns ? value : words, assigns ? whole : mode);
+  if (!assigns) return true;
+  set_.emplace_back(name, value.front());
+  add_value(words, value.front(), mode);
+  return true;
+}
+
+// "${NAME:+word}": where the script does not set the name, only a run can tell whether the word is
+// there.
+bool ShellWordReader::alternative(Words& words, const ShellVariable* variable,
+                                  std::string_view rest, Span at, Mode mode) {
+  const bool known =
+      variable != nullptr && !variable->values.empty() && is_resolved(variable->values.front());
+  if (known && variable->values.front().empty()) return true;
+  const std::size_t first = words.size() - 1, from = words.back().size();
+  in_.at = at.begin + (rest[0] == ':' ? 2 : 1);
+  while (in_.at < at.end) {
+    // Blanks of the word itself divide it, too.
+    if (mode == Mode::word && is_shell_blank(in_.peek())) {
+      ++in_.at;
+      if (!words.back().empty()) words.emplace_back();
+    } else {
+      piece(words, mode);
+    }
+  }
+  if (words.size() > 1 && words.back().empty()) words.pop_back();
+  for (std::size_t i = first; i < words.size() && !known; ++i) {
+    for (std::size_t j = i == first ? from : 0; j < words[i].size(); ++j) {
+      words[i][j].certainty = std::max(words[i][j].certainty, Certainty::perhaps);
+    }
+  }
+  return true;
+}
+
+// "${NAME[2]}", "${NAME[-1]}", "${NAME[key]}" of an array whose items all are known.
+bool ShellWordReader::item(Words& words, const ShellVariable& variable, std::string_view index,
+                           Mode mode) {
+  if (!variable.is_array || index.empty()) return false;
+  if (!std::all_of(variable.values.begin(), variable.values.end(), is_resolved)) return false;
+  std::string key(index);
+  if (key.find_first_of("$'\"") != std::string::npos) {
+    std::erase_if(key, [](char c) { return c == '\'' || c == '"'; });
+    key = with_values(key, variables_);
+    if (key.find('$') != std::string::npos) return false;
+  }
+  const std::string spelled = "[" + key + "]=";
+  const bool keyed = std::any_of(variable.values.begin(), variable.values.end(),
+                                 [](const ShellText& v) { return plain(v).starts_with('['); });
+  for (auto value = variable.values.rbegin(); keyed && value != variable.values.rend(); ++value) {
+    if (!plain(*value).starts_with(spelled)) continue;
+    add_value(words, {value->begin() + static_cast<std::ptrdiff_t>(spelled.size()), value->end()},
+              mode);
+    return true;
+  }
+  const auto number = keyed ? std::nullopt : shell_arithmetic(with_values(key, variables_));
+  if (!number) return false;
+  const auto count = static_cast<std::int64_t>(variable.values.size());
+  const std::int64_t at = *number < 0 ? *number + count : *number;
+  if (at < 0 || at >= count) return false;
+  add_value(words, variable.values[static_cast<std::size_t>(at)], mode);
+  return true;
+}
+
+// "${NAME#pattern}", "${NAME##pattern}", "${NAME%pattern}", "${NAME%%pattern}".
+bool ShellWordReader::shortened(Words& words, const ShellText& value, Span at, Mode mode) {
+  in_.at = at.begin;
+  const char op = in_.peek();
+  if (op != '#' && op != '%') return false;
+  const bool longest = in_.peek(1) == op;
+  in_.at += longest ? 2 : 1;
+  Words pattern(1);
+  while (in_.at < at.end) piece(pattern, Mode::quoted);
+  if (!is_resolved(pattern.front()) || !is_resolved(value)) return false;
+  const std::string spelled = plain(value), wanted = plain(pattern.front());
+  for (std::size_t i = 0; i <= spelled.size(); ++i) {
+    const std::size_t cut = longest ? spelled.size() - i : i;  // letters that go
+    const std::string_view gone = op == '#'
+                                      ? std::string_view(spelled).substr(0, cut)
+                                      : std::string_view(spelled).substr(spelled.size() - cut);
+    const auto fits = matches(gone, wanted);
+    if (!fits) return false;
+    if (!*fits) continue;
+    const auto offset = static_cast<std::ptrdiff_t>(cut);
+    add_value(words,
+              op == '#' ? ShellText(value.begin() + offset, value.end())
+                        : ShellText(value.begin(), value.end() - offset),
+              mode);
+    return true;
+  }
+  add_value(words, value, mode);
+  return true;
 }
 
 void ShellWordReader::arithmetic(ShellText& to, std::size_t from) {

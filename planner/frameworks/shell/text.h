@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,7 @@ class ShellSources {
  public:
   std::uint16_t add(const std::string& name, std::string_view text);
   [[nodiscard]] const std::string& name(std::uint16_t file) const { return files_[file].name; }
+  [[nodiscard]] std::string_view text(std::uint16_t file) const { return files_[file].text; }
   [[nodiscard]] Place place(std::uint16_t file, std::size_t offset) const;
   [[nodiscard]] Place place(const ShellLetter& letter) const {
     return place(letter.file, letter.at);
@@ -55,7 +57,7 @@ class ShellSources {
     std::string name, text;
     std::vector<std::size_t> line_ends;
   };
-  std::vector<File> files_;
+  std::deque<File> files_;  // whose texts are read while others come
 };
 
 // Where reading stands: in a file, or in what expansion made of a word ("bash -c TEXT"), whose

@@ -18,14 +18,16 @@ void add_broken_continuation(std::vector<Finding>& findings, const Place& place,
     return f.rule == "broken_continuation" && f.place.file == place.file;
   });
   if (same != findings.end()) {
+    if (same->place.line == place.line) return;
     const bool second = same->message.find("so do lines") == std::string::npos;
-    same->message += fmt::format("{} {}", second ? "; so do lines" : ",", place.line);
-    // A script that is started twice is read twice.
+    // A script that is started twice is read twice, and so is a function's body.
     const bool known =
         !fix.empty() && std::any_of(same->fix.begin(), same->fix.end(), [&](const Edit& edit) {
           return edit.begin == fix.front().begin && edit.end == fix.front().end;
         });
-    if (!known) same->fix.insert(same->fix.end(), fix.begin(), fix.end());
+    if (known) return;
+    same->message += fmt::format("{} {}", second ? "; so do lines" : ",", place.line);
+    same->fix.insert(same->fix.end(), fix.begin(), fix.end());
     return;
   }
   findings.push_back(

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "planner/frameworks/finding.h"
@@ -18,6 +19,10 @@ struct ShellVariable {
   std::vector<ShellText> values;  // one, unless it is an array
 };
 using ShellVariables = std::map<std::string, ShellVariable>;
+
+// "NAME", "$NAME" and "${NAME}" of an arithmetic expression replaced by what they are worth.
+// A name without a known value stays.
+std::string with_values(std::string_view text, const ShellVariables& variables);
 
 // Reads at a cursor, which it moves, with the variables as they are then. Broken continuations are
 // findings. Throws Error for text that is nested too deep, or grows too long.
@@ -42,6 +47,9 @@ class ShellWordReader {
   // begins with.
   [[nodiscard]] Edit remark_above(std::size_t command, std::size_t begin, std::size_t end) const;
 
+  // What "${NAME:=word}" has set since this was asked last.
+  std::vector<std::pair<std::string, ShellText>> take_set() { return std::exchange(set_, {}); }
+
  private:
   // Where a piece of text stands: plain words fall apart at the blanks of a variable's value.
   enum class Mode : std::uint8_t { word, assignment, quoted };
@@ -55,6 +63,13 @@ class ShellWordReader {
   void expand(Words& words, Mode mode);
   void braces(Words& words, std::size_t from, Mode mode);
   void arithmetic(ShellText& to, std::size_t from);
+  // What stands behind the name in "${NAME...}", [begin, end); false: it is not followed.
+  bool set_default(Words& words, const std::string& name, std::string_view rest, Span at,
+                   Mode mode);
+  bool alternative(Words& words, const ShellVariable* variable, std::string_view rest, Span at,
+                   Mode mode);
+  bool item(Words& words, const ShellVariable& variable, std::string_view index, Mode mode);
+  bool shortened(Words& words, const ShellText& value, Span at, Mode mode);
   void insert(Words& words, const std::string& name, std::size_t from, Mode mode, Items items);
   void add_value(Words& words, const ShellText& value, Mode mode);
   void append_unknown(ShellText& to, std::size_t from) const;
@@ -63,6 +78,7 @@ class ShellWordReader {
   const ShellVariables& variables_;
   const ShellSources& sources_;
   std::vector<Finding>& findings_;
+  std::vector<std::pair<std::string, ShellText>> set_;
   std::size_t command_ = 0;
   std::size_t letters_ = 0;  // that variables gave
   int depth_ = 0;            // of quotes and variables

@@ -20,7 +20,102 @@ std::vector<std::string> words_of(const ShellCommand& command) {
 
 using Words = std::vector<std::string>;
 
+// What `before` makes of X; empty: only a run can tell.
+std::string value_of_x(const std::string& before) {
+  const auto script = read(before + "\nrun --x \"$X\"\n");
+  for (const ShellCommand& command : script.commands) {
+    if (command.words.size() < 3 || command.words[0].text != "run") continue;
+    return command.words[2].resolved ? command.words[2].text : "";
+  }
+  return "no command";
+}
+
 TEST_SUITE("shell scripts") {
+  TEST_CASE("what a script decides itself is followed") {
+    struct Idiom {
+      std::string before, x;
+    };
+    const std::vector<Idiom> idioms{
+        {": \"${X:=2}\"", "2"},
+        {": ${X:=2}", "2"},
+        {"X=4; : ${X:=2}", "4"},
+        {"Y=${X:=2}", "2"},
+        {"case \"8b\" in\n 8b) X=2;;\n *) X=4;;\nesac", "2"},
+        {"S=70b\ncase $S in 8b|13b) X=2;; 70b) X=4;; *) X=8;; esac", "4"},
+        {"case llama-8b in\n  qwen*) X=2 ;;\n  llama-?b)\n    X=4\n    ;;\n  *) X=8 ;;\nesac", "4"},
+        {"case a in b) X=2;; *) X=3;; esac", "3"},
+        {"X=1\ncase a in b) X=2;; esac", "1"},
+        {"case a in a) if [ 1 = 1 ]; then X=2; else X=3; fi;; *) X=4;; esac", "2"},
+        {"declare -A M=([tp]=2 [pp]=4)\nX=${M[pp]}", "4"},
+        {"declare -A M\nM[tp]=2\nM[pp]=4\nK=tp\nX=${M[$K]}", "2"},
+        {"declare -A M=([\"a b\"]=2)\nX=${M[\"a b\"]}", "2"},
+        {"A=(2 4)\nX=${A[0]}", "2"},
+        {"A=(2 4)\nX=${A[-1]}", "4"},
+        {"A=(2 4)\nI=1\nX=${A[I]}", "4"},
+        {"A=(2 4)\nA[1]=8\nX=${A[1]}", "8"},
+        {"f() { local a=$1; X=$a; }\nf 2 4", "2"},
+        {"f () {\n  X=$2\n}\nf 2 4", "4"},
+        {"function f {\n  X=${1:-3}\n}\nf", "3"},
+        {"small() { X=2; }\nbig() { X=8; }\nsmall", "2"},
+        {"f() { X=$1; }\nf 2\nf 4", "4"},
+        {"set -- 2 4\nX=$2", "4"},
+        {"let X=1+1", "2"},
+        {"let \"X = 2 * 4\"", "8"},
+        {"Y=2\n((X = Y * 2))", "4"},
+        {"S=llama-8b-tp2\nX=${S##*tp}", "2"},
+        {"S=tp2-x-y\nX=${S%%-*}", "tp2"},
+        {"S=a/b/c.sh\nX=${S##*/}", "c.sh"},
+        {"S=a/b/c.sh\nX=${S%/*}", "a/b"},
+        {"S=a.b.c\nX=${S#*.}", "b.c"},
+        {"typeset X=2", "2"},
+        {"[ -z \"$X\" ] && X=2", "2"},
+        {"[[ -z ${X} ]] && X=2", "2"},
+        {"if [ -z \"$X\" ]; then X=2; else X=$X; fi", "2"},
+        {"X=2\n(X=4; true)", "2"},
+        {"X=2\nX=4 run_other", "2"},
+    };
+    for (const auto& [before, x] : idioms) {
+      CAPTURE(before);
+      CHECK(value_of_x(before) == x);
+    }
+  }
+
+  TEST_CASE("what a script does not decide is never a value") {
+    for (const std::string before : {"case $S in 8b) X=2;; *) X=4;; esac",
+                                     "case 8b in [0-9]b) X=2;; *) X=4;; esac",
+                                     "X=2\nunset X",
+                                     "X=1\n((Y > 2)) && X=2",
+                                     "if ((Y > 2)); then X=1; else X=2; fi",
+                                     "[ -z \"$(hostname)\" ] && X=2",
+                                     "read Y\n[ -z \"$Y\" ] && X=2",
+                                     "X=1; ((X++))",
+                                     "X=1; let X+=1",
+                                     "read X <<< \"2\"",
+                                     "A=(2 4)\nX=${A[7]}",
+                                     "A=($(seq 4))\nX=${A[0]}",
+                                     "declare -A M=([a]=2)\nX=${M[b]}",
+                                     "S=a2\nX=${S/a/}",
+                                     "S=$(hostname)\nX=${S##*-}",
+                                     "X=2\nfor i in 1 2; do X=$i; done",
+                                     "while getopts x: o; do case $o in x) X=$OPTARG;; esac; done",
+                                     "f() { X=$1; }\n[ -n \"$A\" ] && f 2",
+                                     "X=${Y:?}",
+                                     "X=${Y:+4}",
+                                     "A=(2)\nX=${#A[@]}",
+                                     "X=$((Y = 2))",
+                                     "M[$K]=2\nX=${M[a]}"}) {
+      CAPTURE(before);
+      CHECK(value_of_x(before).empty());
+    }
+  }
+
+  TEST_CASE("a function that nothing seen calls is read all the same") {
+    const auto script = read("train() {\n  torchrun x.py --a 1\n}\n\"$@\"\n");
+    REQUIRE_FALSE(script.commands.empty());
+    CHECK(words_of(script.commands.back()) == Words{"torchrun", "x.py", "--a", "1"});
+    CHECK(script.commands.back().words[0].place.line == 2);
+  }
+
   TEST_CASE("variables, defaults and arithmetic are followed") {
     const auto script = read(
         "NODES=4\nGPUS=${GPUS:-8}\nWORLD=$(($NODES * GPUS))\n"
@@ -109,14 +204,15 @@ TEST_SUITE("shell scripts") {
     for (const ShellWord& word : script.commands[0].words) CHECK(word.resolved);
   }
 
-  TEST_CASE("conditions on what only a run can tell, in loops and in functions stay open") {
+  TEST_CASE("conditions on what only a run can tell, and in loops, stay open") {
     const auto script = read(
         "A=1\nB=1\nC=1\nD=1\nif [ -f x ]; then A=2; fi\n[ \"$HOST\" = y ] && B=2\n"
         "for i in 1 2; do if [ $C = 1 ]; then C=2; fi; done\n"
-        "f() {\n  if [ $D = 1 ]; then run inner; fi\n}\nD=2\nf\nrun $A $B $C\n");
+        "f() {\n  if [ $D = 2 ]; then run inner; fi\n}\nD=2\nf\nrun $A $B $C\n");
     const ShellCommand& command = script.commands.back();
     REQUIRE(command.words.size() == 4);
     for (std::size_t i = 1; i < 4; ++i) CHECK_FALSE(command.words[i].resolved);
+    // a function runs where it is called
     CHECK(words_of(script.commands.front()) == Words{"run", "inner"});
   }
 
