@@ -11,6 +11,7 @@
 #include "cli/answer.h"
 #include "cli/check_formats.h"
 #include "cli/job.h"
+#include "cli/report.h"
 #include "cli/rl.h"
 #include "planner/frameworks/fix.h"
 

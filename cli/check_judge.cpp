@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/answer.h"
+#include "cli/report.h"
 #include "models/text.h"
 
 namespace qplan {
