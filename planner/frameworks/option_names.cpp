@@ -228,9 +228,10 @@ bool is_known(const ConfigPart& part, const std::string& key) {
 
 bool is_known(const ConfigPart& part, const Setting& setting) {
   const bool dash = setting.key.find('-', dashes_of(setting.key)) != std::string::npos;
-  // What TRL hands on is a launcher's argument again.
+  // TRL hands what is no field of its own to the launcher.
   const bool handed_on = part.dialect == Dialect::trl &&
-                         known_options("accelerate_launch").find(setting.key) != nullptr;
+                         known_options("accelerate_launch").find(setting.key) != nullptr &&
+                         known_option(part, as_field(setting.key)) == nullptr;
   const bool no_field = dash && names_fields(part, setting) && !handed_on;
   return !no_field && is_known(part, setting.key);
 }

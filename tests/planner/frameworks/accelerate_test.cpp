@@ -181,7 +181,7 @@ TEST_SUITE("a YAML's keys that are fields") {
                {"per_device__train_batch_size: 2   # keep",
                 "per_device_train_batch_size: 2   # keep"},
                {"reportto: none", "report_to: none"},
-               {"gradient-accumulation_steps: 4", "gradient_accumulation_steps: 4"},
+               {"gradient-accumulation-steps: 4", "gradient_accumulation_steps: 4"},
                {"learning-rate: 1.0e-5", "learning_rate: 1.0e-5"}}) {
         CAPTURE(written);
         const std::string text = head + written + "\n";
