@@ -65,6 +65,14 @@ void add_swift_keys(const Settings& keys, Place place, GatheredJob& job) {
 // What it trains by stands in the command; without one the keys tell.
 void add_trl_keys(const Settings& keys, const Place& place, GatheredJob& job) {
   Settings arguments = keys_as_arguments(keys);
+  // A block is an argument too, whose name may be none of a field's.
+  for (const Setting& setting : keys) {
+    const std::string block = setting.key.substr(0, setting.key.find('.'));
+    const std::string name = "--" + block;
+    const bool dashed = block != setting.key && block.find('-') != std::string::npos;
+    if (!dashed || arguments.has(name)) continue;
+    arguments.add({name, Json::object(), setting.place, {}, {}, true, {}, Syntax::yaml});
+  }
   if (const std::string verb = trl_verb_of(keys); !verb.empty()) {
     arguments.add({"verb", verb, place});
   }

@@ -194,6 +194,17 @@ TEST_SUITE("a YAML's keys that are fields") {
     }
   }
 
+  TEST_CASE("nor in a block's") {
+    for (const std::string& head : {kFactory, kTrl}) {
+      const std::string block = "gradient-checkpointing-kwargs:\n  use_reentrant: false\n";
+      const Checked checked = ask_text("train.yaml", head + block, "llama3-8b", 8);
+      const Finding* const found = find(checked, "unknown_option");
+      REQUIRE_MESSAGE(found != nullptr, findings_text(checked));
+      CHECK(found->severity == Severity::error);
+      CHECK(found->instead.find("gradient_checkpointing_kwargs") != std::string::npos);
+    }
+  }
+
   TEST_CASE("every field of a Trainer that is written with dashes is told") {
     for (const std::string& name : known_options("trainer").names()) {
       const std::size_t dash = name.find('-', 2);
