@@ -162,7 +162,8 @@ prescale_gradients=bool gradient_predivide_factor=float sparse_gradients=bool st
 dump_state=bool wall_clock_breakdown=bool memory_breakdown=bool disable_allgather=bool
 communication_data_type seq_parallel_communication_data_type dataloader_drop_last=bool
 zero_allow_untested_optimizer=bool zero_force_ds_cpu_optimizer=bool graph_harvesting=bool
-use_data_before_expert_parallelism=bool data_types=block data_types.grad_accum_dtype:fp32,fp16,bf16
+use_data_before_expert_parallelism=bool data_types=block
+data_types.grad_accum_dtype:fp32,fp16,bf16,float32,float16,bfloat16,torch.float32,torch.float16,torch.bfloat16,float,half
 data_types.param_dtype data_types.buffer_dtype activation_checkpointing=block
 activation_checkpointing.partition_activations=bool activation_checkpointing.number_checkpoints=int
 activation_checkpointing.contiguous_memory_optimization=bool
@@ -410,9 +411,11 @@ def accelerate_rows():
             kind = "bool"
         return kind, "", choices
 
-    for key in ("megatron_lm_config.*", "dynamo_config.*", "fp8_config.*",
-                "mpirun_config.*"):
-        yield key, "1", "", "", ""
+    # Keys of older files, which config_args.process_config makes others of, and one that
+    # utils/launch.py reads and the launcher has no argument for.
+    for key in ("megatron_lm_config.*", "dynamo_config.*", "fp8_config.*", "mpirun_config.*",
+                "dynamo_backend", "fp16", "fsdp_config.fsdp_ignored_modules"):
+        yield key, "1", "bool" if key == "fp16" else "", "", ""
     import dataclasses
     import inspect
     from accelerate.commands.config import config_args

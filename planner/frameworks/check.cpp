@@ -11,6 +11,7 @@
 #include "planner/frameworks/job_framework.h"
 #include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/read_plan.h"
+#include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/undecided.h"
@@ -43,6 +44,14 @@ bool lacks_config(const Checked& checked, Framework framework) {
   const bool says_it = framework == Framework::deepspeed || framework == Framework::fsdp2;
   return says_it && std::any_of(checked.findings.begin(), checked.findings.end(),
                                 [](const Finding& f) { return f.rule == "config_missing"; });
+}
+
+// Whether accelerate's yaml does not tell what it starts: without that there is no plan either.
+bool leaves_type_open(const JobFiles& job) {
+  return std::any_of(job.parts.begin(), job.parts.end(), [](const ConfigPart& part) {
+    return part.dialect == Dialect::accelerate && !part.derived &&
+           distributed_type_of(part.settings).meant.empty();
+  });
 }
 
 Finding nothing_to_check(const JobFiles& job) {
@@ -160,7 +169,7 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
   respell(job, checked.findings);
-  const bool whole = !lacks_config(checked, *framework);
+  const bool whole = !lacks_config(checked, *framework) && !leaves_type_open(job);
   checked.says_plan = whole && (!scene.said.empty() || wraps_model(job));
   if (checked.says_plan) {
     check_rules(scene, checked.findings);

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "models/error.h"
+#include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/scene.h"
-#include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
 namespace {
@@ -22,7 +22,9 @@ bool judged(const ConfigPart& part, const Fact& fact, const Subject& subject) {
   if (part.derived) return false;
   if (fact.judged != nullptr && !fact.judged(subject)) return false;
   if (part.dialect == Dialect::megatron_yaml) return part.settings.has(fact.key);
-  if (fact.key.starts_with("fsdp_config.") && is_replicated(part.settings)) return false;
+  if (fact.key.starts_with("fsdp_config.") && distributed_type_of(part.settings).meant != "FSDP") {
+    return false;
+  }
   if (part.dialect != Dialect::slime) return true;
   const bool mixers =
       fact.key.starts_with("--linear-") || fact.key == "--experimental-attention-variant";

@@ -130,8 +130,8 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     explain_gone_switch(scene, part, setting, finding);
     return finding;
   }
-  const std::string certain = certain_key(part, setting.key);
-  const std::string near = certain.empty() ? nearest_key(part, setting.key) : certain;
+  const std::string certain = certain_key(part, setting);
+  const std::string near = certain.empty() ? nearest_key(part, setting) : certain;
   if (part.dialect == Dialect::megatron && !part.script.empty() && !is_of_megatron(part.script)) {
     finding.severity = Severity::note;
     finding.message =
@@ -168,6 +168,7 @@ void check_repetition(const ConfigPart& part, bool has_trainer, Findings& out) {
   for (const Setting& setting : part.settings) {
     const Setting* const last = part.settings.find(setting.key);
     if (last == &setting) continue;
+    if (part.dialect == Dialect::trl && setting.key == "verb") continue;  // told by keys, and said
     // A Trainer reads the file by itself, and hands on what it made of it.
     if (part.dialect == Dialect::ds_config && !has_trainer &&
         last->place.file == setting.place.file && !setting.value.is_object()) {
@@ -210,7 +211,7 @@ void check_options(const Scene& scene, Findings& out) {
            "Megatron-LM d98e8a64, megatron/training/arguments.py (yaml_cfg)"});
     }
     for (const Setting& setting : part.settings) {
-      if (is_known(part, setting.key)) {
+      if (is_known(part, setting)) {
         check_value(scene, part, setting, out);
       } else if (setting.resolved || setting.key.find('$') == std::string::npos) {
         out.push_back(unknown_option(scene, part, setting));

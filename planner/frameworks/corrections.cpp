@@ -220,7 +220,14 @@ Correction with_key(const Scene& scene, const ConfigPart& part, const Setting& s
   const std::string_view raw = cut(*text, setting.name);
   const bool yaml_key =
       setting.syntax == Syntax::yaml && setting.key.starts_with("--") && !raw.starts_with("--");
+  // accelerate puts it before a name that has it not, and the new one is written as the old.
+  constexpr std::string_view kPrefix = "fsdp_";
+  const bool without = part.dialect == Dialect::accelerate && !raw.starts_with("fsdp") &&
+                       last_name(setting.key).starts_with(kPrefix);
   const auto spelled = [&](const std::string& name) {
+    if (without && last_name(name).starts_with(kPrefix)) {
+      return last_name(name).substr(kPrefix.size());
+    }
     return yaml_key ? as_yaml_key(name) : name.starts_with("--") ? name : last_name(name);
   };
   const std::string written = spelled(setting.key);

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "models/error.h"
+#include "models/text.h"
+#include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
 
@@ -139,6 +141,24 @@ std::string prefixed(const ConfigPart& part, const std::string& written, std::st
   return old ? name.insert(kShards.size(), kOldPrefix) : name;
 }
 
+// Whether keys are the names of fields (LLaMA-Factory ff6d4d12,
+// src/llamafactory/hparams/parser.py:154 parse_dict; TRL f2cd5771, trl/scripts/utils.py:359
+// compares with action.dest).
+bool names_fields(const ConfigPart& part, const Setting& setting) {
+  return part.dialect == Dialect::llama_factory ||
+         (part.dialect == Dialect::trl && setting.syntax == Syntax::yaml);
+}
+
+std::size_t dashes_of(std::string_view name) {
+  return name.starts_with("--") ? 2 : 0;
+}
+
+// "--report-to" as the field is called.
+std::string as_field(std::string name) {
+  std::replace(name.begin() + static_cast<std::ptrdiff_t>(dashes_of(name)), name.end(), '-', '_');
+  return name;
+}
+
 }  // namespace
 
 const KnownOption* known_option(const ConfigPart& part, const std::string& written) {
@@ -175,6 +195,11 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     case Dialect::accelerate: {
       // A comment: DeepSpeed looks up the keys that it knows, and only sections refuse others.
       if (part.dialect == Dialect::ds_config && key.starts_with("_")) return true;
+      // One that stands within a section by its indentation is missed outside of all.
+      if (part.dialect == Dialect::accelerate && key.ends_with(".distributed_type") &&
+          !part.settings.has("distributed_type")) {
+        return true;
+      }
       return is_of_open_section(list, key);
     }
     case Dialect::llama_factory:
@@ -195,6 +220,11 @@ bool is_known(const ConfigPart& part, const std::string& key) {
       if (part.dialect == Dialect::trl && known_options("accelerate_launch").find(key) != nullptr) {
         return true;  // which it hands to the launcher
       }
+      // Ray's form of `megatron rlhf` (swift/cli/_megatron/rlhf.py:18).
+      if (part.dialect == Dialect::ms_swift_megatron && key == "--config" &&
+          is_switched_on(part.settings, "--use_ray")) {
+        return true;
+      }
       // Python's argparse takes a beginning that only one name has.
       const auto begins = [&](const std::string& name) { return name.starts_with(key); };
       return known_option(part, key) != nullptr || !key.starts_with("--") ||
@@ -212,7 +242,19 @@ bool is_known(const ConfigPart& part, const std::string& key) {
   return false;
 }
 
-std::string certain_key(const ConfigPart& part, const std::string& written) {
+bool is_known(const ConfigPart& part, const Setting& setting) {
+  const bool dash = setting.key.find('-', dashes_of(setting.key)) != std::string::npos;
+  // TRL hands what is no field of its own to the launcher.
+  const bool handed_on = part.dialect == Dialect::trl &&
+                         known_options("accelerate_launch").find(setting.key) != nullptr &&
+                         known_option(part, as_field(setting.key)) == nullptr;
+  const bool no_field = dash && names_fields(part, setting) && !handed_on;
+  return !no_field && is_known(part, setting.key);
+}
+
+namespace {
+
+std::string certain_name_of(const ConfigPart& part, const std::string& written) {
   const std::string key = listed_key(part, written);
   auto lists = lists_of(part);
   if (part.dialect != Dialect::llama_factory) {
@@ -225,16 +267,28 @@ std::string certain_key(const ConfigPart& part, const std::string& written) {
   const auto certain = [&](const std::string& name) {
     return remembered(part.dialect, "certain", name, [&] { return certain_name(name, lists); });
   };
-  const std::string own = certain(key), argument = certain("--" + key);
+  std::string own = certain(key);
+  if (own.starts_with("--")) own.clear();  // the same argument, two letters away
+  const std::string argument = certain("--" + key);
   if (own.empty() == argument.empty()) return "";  // none, or one of either
   return own.empty() ? argument.substr(2) : own;
 }
 
-std::string nearest_key(const ConfigPart& part, const std::string& written) {
-  const std::string key = listed_key(part, written);
-  return prefixed(part, written, remembered(part.dialect, "nearest", key, [&] {
-                    return nearest_name(key, candidates(part, key));
-                  }));
+}  // namespace
+
+std::string certain_key(const ConfigPart& part, const Setting& written) {
+  if (!names_fields(part, written)) return certain_name_of(part, written.key);
+  std::string field = as_field(written.key);
+  return is_known(part, field) ? field : as_field(certain_name_of(part, written.key));
+}
+
+std::string nearest_key(const ConfigPart& part, const Setting& written) {
+  const std::string key = listed_key(part, written.key);
+  const std::string name =
+      prefixed(part, written.key, remembered(part.dialect, "nearest", key, [&] {
+                 return nearest_name(key, candidates(part, key));
+               }));
+  return names_fields(part, written) ? as_field(name) : name;
 }
 
 }  // namespace qplan

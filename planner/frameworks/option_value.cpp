@@ -13,6 +13,7 @@
 
 #include "models/ascii.h"
 #include "models/text.h"
+#include "planner/frameworks/plain_number.h"
 
 namespace qplan {
 namespace {
@@ -37,12 +38,7 @@ std::optional<double> python_number(std::string_view text, bool whole) {
   if (whole && !are_digits(bare)) return std::nullopt;
   const std::string word = lower_case(bare);
   if (!whole && (word == "inf" || word == "infinity" || word == "nan")) return INFINITY;
-  std::string plain;
-  for (std::size_t i = 0; i < bare.size(); ++i) {
-    const bool between = bare[i] == '_' && i > 0 && i + 1 < bare.size() && is_digit(bare[i - 1]) &&
-                         is_digit(bare[i + 1]);
-    if (!between) plain += bare[i];
-  }
+  const std::string plain = plain_number(bare);
   if (plain.empty() || (!is_digit(plain.front()) && plain.front() != '.')) return std::nullopt;
   double number = 0;
   const char* const end = plain.data() + plain.size();

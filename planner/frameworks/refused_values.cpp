@@ -10,6 +10,7 @@
 #include "models/text.h"
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/option_value.h"
+#include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/slips.h"
 
 namespace qplan {
@@ -107,6 +108,21 @@ bool names_option(const std::string& message, const std::string& key) {
   return bare(std::string_view(message).substr(0, message.find(' '))) == bare(key);
 }
 
+std::string sentence_of(const Setting& setting, const std::string& wanted) {
+  return fmt::format("{} is {}, and must be {}", setting.key, shown(text_of(setting.value)),
+                     wanted);
+}
+
+// The value that is certainly meant; empty: none is. Of what starts a job the file's other sections
+// tell, too.
+std::string meant_value(const ConfigPart& part, const Setting& setting, const KnownOption& known) {
+  if (setting.value.is_array()) return "";
+  if (part.dialect == Dialect::accelerate && setting.key == "distributed_type") {
+    return distributed_type_of(part.settings).meant;
+  }
+  return certain_choice(text_of(setting.value), known.choices);
+}
+
 }  // namespace
 
 void check_value(const Scene& scene, const ConfigPart& part, const Setting& setting,
@@ -121,15 +137,19 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   // Filled in by Hugging Face's Trainer, or a trap of its own.
   const bool automatic = part.dialect == Dialect::ds_config && text_of(setting.value) == "auto";
   if (said != out.end()) {
-    const std::string meant = certain_choice(text_of(setting.value), known->choices);
+    const std::string meant = meant_value(part, setting, *known);
+    // A plan's words are not the framework's.
+    const std::string own = wanted_instead(*known, setting.value, reader_of(part));
+    if (!own.empty() && !known->choices.empty()) {
+      said->message = sentence_of(setting, own);
+      said->source = source_of_options(part);
+    }
     if (said->fix.empty() && !meant.empty()) said->fix = with_value(scene, setting, meant);
     return;
   }
   if (automatic) return;
   const auto refuse = [&](std::string wanted, Correction fix) {
-    out.push_back({Severity::error, "refused_value", setting.place,
-                   fmt::format("{} is {}, and must be {}", setting.key,
-                               shown(text_of(setting.value)), wanted),
+    out.push_back({Severity::error, "refused_value", setting.place, sentence_of(setting, wanted),
                    "", source_of_options(part), std::move(fix)});
   };
   if (!setting.extra.empty() && takes_no_others(part)) {
@@ -172,8 +192,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   for (const Json& value : values) {
     const std::string wanted = wanted_instead(*known, value, reader_of(part));
     if (wanted.empty()) continue;
-    const std::string meant =
-        setting.value.is_array() ? "" : certain_choice(text_of(value), known->choices);
+    const std::string meant = meant_value(part, setting, *known);
     return refuse(wanted, meant.empty() ? in_digits(scene, *known, setting)
                                         : with_value(scene, setting, meant));
   }

@@ -79,7 +79,6 @@ inline constexpr auto kMegatronRelations = std::to_array<Relation>({
      "megatron/training/arguments.py:1679"},
     {"--train-data-path", "!--per-split-data-args-path", "", "megatron/training/arguments.py:684"},
     {"--fim-data", "!--mock-data", "", "megatron/training/arguments.py:1692"},
-    {"--fim-data", "--fim-prefix-token", "", "megatron/training/arguments.py:1684"},
     {"--num-dataset-builder-threads", "--num-dataset-builder-threads>0", "",
      "megatron/training/arguments.py:1258"},
 

@@ -10,6 +10,7 @@
 
 #include "models/error.h"
 #include "models/text.h"
+#include "planner/frameworks/plain_number.h"
 
 namespace qplan {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 std::optional<double> try_number(const Json& value) {
   if (value.is_number()) return value.get<double>();
   if (!value.is_string()) return std::nullopt;
-  const auto& text = value.get_ref<const std::string&>();
+  const std::string text = plain_number(value.get_ref<const std::string&>());
   double number = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (code != std::errc{} || end != text.data() + text.size()) return std::nullopt;

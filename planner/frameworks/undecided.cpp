@@ -193,8 +193,8 @@ class UnknownWords {
         word(at, setting->key);
         refused_.push_back(setting);
       } else if (has_list(part)) {
-        const std::string certain = certain_key(part, setting->key);
-        const std::string meant = certain.empty() ? nearest_key(part, setting->key) : certain;
+        const std::string certain = certain_key(part, *setting);
+        const std::string meant = certain.empty() ? nearest_key(part, *setting) : certain;
         if (meant.empty() || part.settings.has(meant)) continue;
         Instead& instead = word(at, meant).instead;
         instead.insert(instead.begin(), setting->value);

@@ -9,6 +9,7 @@
 #include "models/text.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
+#include "planner/frameworks/spelled_values.h"
 
 namespace qplan {
 namespace {
@@ -263,6 +264,47 @@ void check_blocks(const Case& c, Findings& out) {
   }
 }
 
+// Keys that are handed on as they are read (get_scalar_param, and the parameters of optimizers and
+// schedules), and reckoned with: a text stops the job. Blocks that are pydantic models
+// (zero_optimization, fp16, bf16, tensor_parallel, comms_logger, compile) take "64" for 64.
+struct PlainNumber {
+  std::string_view key;  // with a dot behind it: all that stand in it
+  std::string_view source;
+};
+constexpr std::array<PlainNumber, 9> kPlainNumbers{
+    {{"train_batch_size", "DeepSpeed edaa7221, deepspeed/runtime/config.py:931"},
+     {"train_micro_batch_size_per_gpu", "DeepSpeed edaa7221, deepspeed/runtime/config.py:933"},
+     {"gradient_accumulation_steps", "DeepSpeed edaa7221, deepspeed/runtime/config.py:935"},
+     {"steps_per_print", "DeepSpeed edaa7221, deepspeed/runtime/engine.py:3392"},
+     {"gradient_clipping", "DeepSpeed edaa7221, deepspeed/runtime/engine.py:3327"},
+     {"gradient_predivide_factor", "DeepSpeed edaa7221, deepspeed/runtime/engine.py:3672"},
+     {"sequence_parallel_size", "DeepSpeed edaa7221, deepspeed/runtime/config.py:722"},
+     {"optimizer.params.", "PyTorch 2.11, torch/optim/adamw.py (0.0 <= lr)"},
+     {"scheduler.params.", "DeepSpeed edaa7221, deepspeed/runtime/lr_schedules.py"}}};
+
+void check_quoted_numbers(const Case& c, Findings& out) {
+  for (const Setting& setting : c.part.settings) {
+    if (setting.syntax != Syntax::json || !setting.value.is_string()) continue;
+    const auto plain =
+        std::find_if(kPlainNumbers.begin(), kPlainNumbers.end(), [&](const PlainNumber& number) {
+          return number.key.ends_with('.') ? setting.key.starts_with(number.key)
+                                           : setting.key == number.key;
+        });
+    const std::string digits = text_of(setting.value);
+    if (plain == kPlainNumbers.end() || !is_number(digits)) continue;
+    Correction fix;
+    if (setting.text.end > setting.text.begin) {
+      fix = Correction{{setting.place.file, setting.text.begin, setting.text.end, digits}};
+    }
+    out.push_back({error, "quoted_number", setting.place,
+                   fmt::format("{} is the text \"{}\", and DeepSpeed reckons with it as it stands: "
+                               "Python stops at a text among numbers",
+                               setting.key, digits),
+                   fmt::format("{}, without quotes", digits), std::string(plain->source),
+                   std::move(fix)});
+  }
+}
+
 // DeepSpeed's name of a format that another one spells.
 Correction named_format(const Scene& scene, const Setting& setting) {
   const std::string meant = certain_choice(text_of(setting.value), {"fp16", "bf16", "fp32"});
@@ -276,6 +318,7 @@ void check_deepspeed(const Scene& scene, Findings& out) {
     if (part.dialect != Dialect::ds_config) continue;
     const Case c{scene, part};
     check_blocks(c, out);
+    check_quoted_numbers(c, out);
     for (const Trap& trap : kTraps) {
       bool springs = false;
       try {

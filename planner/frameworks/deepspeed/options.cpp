@@ -9,6 +9,7 @@
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/optimizer_names.h"
+#include "planner/frameworks/own_words.h"
 
 namespace qplan {
 namespace {
@@ -30,6 +31,27 @@ void set_device(Draft& draft, const Json& value) {
 bool is_device(const Json& value) {
   const std::string name = text_of(value);
   return name == "cpu" || name == "nvme";
+}
+
+// Its names of formats, each of which may be long (runtime/config.py, DtypeEnum).
+void set_grad_dtype(Draft& draft, const Json& value) {
+  constexpr auto kNames =
+      std::to_array<std::pair<std::string_view, DType>>({{"fp32", DType::fp32},
+                                                         {"float32", DType::fp32},
+                                                         {"torch.float32", DType::fp32},
+                                                         {"float", DType::fp32},
+                                                         {"bf16", DType::bf16},
+                                                         {"bfloat16", DType::bf16},
+                                                         {"torch.bfloat16", DType::bf16},
+                                                         {"fp16", DType::fp16},
+                                                         {"float16", DType::fp16},
+                                                         {"torch.float16", DType::fp16},
+                                                         {"half", DType::fp16}});
+  const std::string name = text_of(value);
+  const auto known =
+      std::find_if(kNames.begin(), kNames.end(), [&](const auto& n) { return n.first == name; });
+  if (known == kNames.end()) refuse_word(name, "fp32, bf16, fp16");
+  draft.plan.grad_dtype = known->second;
 }
 
 // Whose modules AutoEP knows, and by which preset (module_inject/auto_ep_presets); empty: nobody's.
@@ -113,7 +135,7 @@ constexpr auto kConfig = std::to_array<Option>({
      }},
     {"data_types.grad_accum_dtype", "grad_dtype",
      [](const Subject& s) { return Json(std::string(to_word(s.plan.grad_dtype))); },
-     [](Draft& d, const Json& v) { d.plan.grad_dtype = from_word<DType>(text_of(v)); }},
+     set_grad_dtype},
     {"sequence_parallel_size", "cp",
      [](const Subject& s) { return if_true(s.plan.cp > 1, s.plan.cp); },
      [](Draft& d, const Json& v) {

@@ -198,6 +198,14 @@ constexpr auto kMegatronTraps = std::to_array<Trap>({
        return c.is("--rlhf_type", "grpo") && denies(c, "--use_vllm") && !c.on("--use_ray");
      },
      "the Megatron form of grpo generates by vLLM alone", "--use_vllm true", kSwiftCore},
+    {"option_needs", error, "--use_ray",
+     [](const Case& c) {
+       // A YAML that says so may be the one.
+       const bool of_command = c.part.settings.find("--use_ray")->syntax == Syntax::words;
+       return of_command && c.on("--use_ray") && !c.has("--config") && !c.part.open;
+     },
+     "Ray's form of the command takes all of it from a YAML, and stops without one",
+     "--config x.yaml", "ms-swift 3602360a, swift/ray/megatron/pipeline.py:402"},
     {"option_needs", error, "--truncation_strategy",
      [](const Case& c) {
        return c.is("--rlhf_type", "grpo") && !c.is("--truncation_strategy", "left") &&

@@ -336,6 +336,12 @@ Settings bridge_settings(const PythonText& text) {
   return settings;
 }
 
+bool merges_overrides(std::string_view program) {
+  return program.find("process_config_with_overrides") != std::string_view::npos ||
+         program.find("parse_hydra_overrides") != std::string_view::npos ||
+         program.find("OmegaConf.merge") != std::string_view::npos;
+}
+
 std::span<const Limit> bridge_limits() {
   return kBridgeLimits;
 }

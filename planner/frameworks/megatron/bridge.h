@@ -28,6 +28,10 @@ std::vector<BridgeAssignment> bridge_assignments(const Subject& subject);
 // Assignments to a configuration ("cfg.model.x = 2") as Megatron's flags; others are left out.
 Settings bridge_settings(const PythonText& text);
 
+// Whether a program merges a YAML and words of its command into its configuration
+// (src/megatron/bridge/training/utils/omegaconf_utils.py): what they say may be anything.
+bool merges_overrides(std::string_view program);
+
 std::span<const Limit> bridge_limits();
 
 }  // namespace qplan

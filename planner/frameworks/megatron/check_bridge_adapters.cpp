@@ -9,6 +9,7 @@
 
 #include "models/error.h"
 #include "models/plan/words.h"
+#include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_modules.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
@@ -79,11 +80,13 @@ class AdapterCheck {
                     {}});
   }
 
-  // Whoever starts the job may say it as well, so any mention counts.
+  // Whoever starts the job may say it as well, so any mention counts; and so may what the program
+  // merges.
   void check_checkpoint(const Place& place) {
     const auto& texts = scene_.files.texts;
     if (std::any_of(texts.begin(), texts.end(), [](const ConfigText& file) {
-          return file.text.find("pretrained_checkpoint") != std::string::npos;
+          return file.text.find("pretrained_checkpoint") != std::string::npos ||
+                 merges_overrides(file.text);
         })) {
       return;
     }

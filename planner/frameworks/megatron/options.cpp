@@ -14,6 +14,7 @@
 #include "planner/frameworks/megatron/layer_facts.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/shared.h"
+#include "planner/frameworks/own_words.h"
 #include "planner/search/layout.h"
 
 namespace qplan {
@@ -51,8 +52,16 @@ Json recompute_modules(const Subject& s) {
 }
 
 void set_recompute_modules(Draft& draft, const Json& value) {
+  // Of models that are not read here (core/transformer/transformer_config.py:1945).
+  constexpr std::array<std::string_view, 3> kOthers{"gdp_in_proj", "gdp_qkv", "mhc"};
   for (const std::string& name : list_of(value)) {
-    draft.plan.recompute.modules.add(from_word<RecomputeModule>(name));
+    if (const auto module = try_from_word<RecomputeModule>(name)) {
+      draft.plan.recompute.modules.add(*module);
+    } else if (std::find(kOthers.begin(), kOthers.end(), name) == kOthers.end()) {
+      refuse_word(name,
+                  "core_attn, moe_act, layernorm, mla_up_proj, mlp, moe, shared_experts, "
+                  "gdn_norm_out, gdp_in_proj, gdp_qkv, mhc");
+    }
   }
 }
 
@@ -186,9 +195,11 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft& d, const Json& v) {
        const std::string name = first_of(v);
        // Ulysses inside a node and a ring between: priced as the ring.
-       d.plan.cp_comm = name == "allgather" ? CpComm::all_gather
-                        : name == "a2a+p2p" ? CpComm::p2p
-                                            : from_word<CpComm>(name);
+       const auto known = name == "allgather" ? std::optional(CpComm::all_gather)
+                          : name == "a2a+p2p" ? std::optional(CpComm::p2p)
+                                              : try_from_word<CpComm>(name);
+       if (!known) refuse_word(name, "p2p, a2a, allgather, a2a+p2p");
+       d.plan.cp_comm = *known;
      }},
     {"--expert-model-parallel-size", "ep",
      [](const Subject& s) { return if_true(s.model.moe.has_value(), s.plan.ep); },

@@ -131,6 +131,11 @@ class JobReader {
       PythonText one = text;
       keep_one_configuration(file, one);
       job_.add(Dialect::bridge, bridge_settings(one), whole);
+      if (merges_overrides(file.text)) {
+        job_.assumed.emplace_back(
+            "nothing on top of the program: it merges a YAML and words of its command into its "
+            "configuration, which are not read");
+      }
     } else if (Settings titan = torchtitan_settings(text);
                !titan.empty() && !is_of_accelerate(file.text)) {
       job_.add(Dialect::torchtitan, std::move(titan), whole);

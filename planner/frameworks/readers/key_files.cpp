@@ -6,11 +6,15 @@
 #include <sstream>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/finetuning/trl_verb.h"
 #include "planner/frameworks/option.h"
+#include "planner/frameworks/readers/accelerate_keys.h"
+#include "planner/frameworks/readers/foreign_files.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/rl/rl.h"
 
@@ -58,6 +62,23 @@ void add_swift_keys(const Settings& keys, Place place, GatheredJob& job) {
           std::move(place));
 }
 
+// What it trains by stands in the command; without one the keys tell.
+void add_trl_keys(const Settings& keys, const Place& place, GatheredJob& job) {
+  Settings arguments = keys_as_arguments(keys);
+  // A block is an argument too, whose name may be none of a field's.
+  for (const Setting& setting : keys) {
+    const std::string block = setting.key.substr(0, setting.key.find('.'));
+    const std::string name = "--" + block;
+    const bool dashed = block != setting.key && block.find('-') != std::string::npos;
+    if (!dashed || arguments.has(name)) continue;
+    arguments.add({name, Json::object(), setting.place, {}, {}, true, {}, Syntax::yaml});
+  }
+  if (const std::string verb = trl_verb_of(keys); !verb.empty()) {
+    arguments.add({"verb", verb, place});
+  }
+  job.add(Dialect::trl, std::move(arguments), place);
+}
+
 // The Trainer's FSDP as accelerate's yaml has it.
 Settings fsdp_settings(const Settings& json) {
   constexpr std::string_view kSection = "fsdp_config.", kPrefix = "fsdp_";
@@ -72,11 +93,42 @@ Settings fsdp_settings(const Settings& json) {
   return yaml;
 }
 
+// Whether another file hands it to a program as Megatron's configuration, of whatever sections.
+bool is_named_as_megatrons(const ConfigText& file, const std::vector<ConfigText>& texts) {
+  const std::string name = base_name(file.name);
+  return std::any_of(texts.begin(), texts.end(), [&](const ConfigText& other) {
+    const auto says = [&](std::string_view word) {
+      return other.text.find(word) != std::string::npos;
+    };
+    return other.name != file.name && says(name) &&
+           (says("--megatron_config") || says("--yaml-cfg"));
+  });
+}
+
+void add_accelerate_yaml(Settings settings, const Place& place, GatheredJob& job) {
+  const DistributedType type = distributed_type_of(settings);
+  if (!type.meant.empty() && !is_read_type(type.meant)) {
+    return job.unknown(type.said == nullptr ? place : type.said->place,
+                       fmt::format("accelerate starts a job of distributed_type {} by this, which "
+                                   "is not read here",
+                                   type.meant),
+                       "distributed_type: FSDP, DEEPSPEED or MULTI_GPU is read");
+  }
+  const bool deepspeed = type.meant == "DEEPSPEED";
+  if (deepspeed) add_deepspeed_of(settings, place, job);
+  job.add(Dialect::accelerate, std::move(settings), place);
+  job.parts.back().of_accelerate = deepspeed;
+}
+
 }  // namespace
 
 void read_json(const std::string& text, const std::string& name, int first_line, GatheredJob& job) {
   FormatText read = read_json_settings(text, name, first_line);
   job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
+  if (is_written_by_swift(read.settings)) {
+    return job.unknown({name, 0}, "ms-swift wrote this of a run that it started: no job reads it",
+                       "give the script or the YAML that started it");
+  }
   if (is_ms_swift(read.settings)) return add_swift_keys(read.settings, {name, 0}, job);
   switch (json_kind_of(read.settings)) {
     case JsonKind::plan:
@@ -116,7 +168,7 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
   }
   if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole, job);
   if (is_axolotl(settings)) return job.add(Dialect::axolotl, std::move(settings), whole);
-  if (is_trl(settings)) return job.add(Dialect::trl, swift_arguments(settings), whole);
+  if (is_trl(settings)) return add_trl_keys(settings, whole, job);
   if (is_automodel(settings)) return job.add(Dialect::automodel, std::move(settings), whole);
   if (is_automodel_of_others(settings)) {
     return job.unknown(
@@ -126,16 +178,18 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
         "a recipe of next-token prediction");
   }
   if (is_ms_swift(settings)) return add_swift_keys(settings, whole, job);
-  if (is_accelerate_deepspeed(settings)) {
-    add_deepspeed_of(settings, whole, job);
-    job.add(Dialect::accelerate, std::move(settings), whole);
-    job.parts.back().of_accelerate = true;
-    return;
-  }
-  if (is_accelerate(settings)) return job.add(Dialect::accelerate, std::move(settings), whole);
+  if (is_accelerate(settings)) return add_accelerate_yaml(with_whole_names(settings), whole, job);
   Settings flags = flags_of(settings);
-  if (flags.empty() && is_megatron_yaml(settings)) {
+  const bool sizes = has_sizes_of_megatron(settings);
+  if (flags.empty() && sizes &&
+      (is_megatron_yaml(settings) || is_named_as_megatrons(file, job.texts))) {
     return job.add(Dialect::megatron_yaml, std::move(settings), whole);
+  }
+  if (flags.empty() && sizes) {
+    return job.unknown(whole,
+                       "this YAML has names of Megatron's among others that are not: it is another "
+                       "program's, which is not read here",
+                       "give Megatron's arguments, or the launch script");
   }
   if (flags.empty()) {
     return job.unknown(whole,

@@ -120,7 +120,7 @@ Settings words_of_command(std::span<const ShellWord> words) {
   return settings;
 }
 
-Settings swift_arguments(const Settings& yaml) {
+Settings keys_as_arguments(const Settings& yaml) {
   constexpr std::string_view kTraining = "train.";
   Settings arguments;
   for (Setting setting : yaml) {
@@ -129,6 +129,17 @@ Settings swift_arguments(const Settings& yaml) {
     if (setting.key == "colocate_groups") continue;
     if (setting.value.is_object() || setting.key == "ENV" || setting.value.is_null()) continue;
     setting.key.insert(0, "--");
+    arguments.add(std::move(setting));
+  }
+  return arguments;
+}
+
+// They go back among the words of a command, where either sign is right
+// (ms-swift 3602360a, swift/cli/main.py:38).
+Settings swift_arguments(const Settings& yaml) {
+  Settings arguments;
+  for (Setting setting : keys_as_arguments(yaml)) {
+    std::replace(setting.key.begin() + 2, setting.key.end(), '-', '_');
     arguments.add(std::move(setting));
   }
   return arguments;

@@ -22,7 +22,9 @@ Settings read_swift_arguments(std::span<const ShellWord> words, bool megatron);
 
 // "a=b" of LLaMA-Factory's command, "--a-b c" of axolotl's.
 Settings words_of_command(std::span<const ShellWord> words);
-// A YAML's keys as arguments. Those of Ray's groups are theirs but for what trains.
+// A YAML's keys as arguments. Those of Ray's groups are theirs but for what trains. ms-swift's may
+// have either sign.
+Settings keys_as_arguments(const Settings& yaml);
 Settings swift_arguments(const Settings& yaml);
 
 // "--training.steps 10" as torchtitan's configuration names it.

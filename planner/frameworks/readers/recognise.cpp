@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "planner/frameworks/readers/accelerate_keys.h"
+#include "planner/frameworks/readers/foreign_files.h"
 #include "planner/frameworks/readers/formats.h"
 
 namespace qplan {
@@ -14,6 +16,15 @@ namespace {
 bool has_any(const Settings& settings, std::initializer_list<std::string_view> keys) {
   return std::any_of(keys.begin(), keys.end(),
                      [&](std::string_view key) { return settings.has(key); });
+}
+
+// The same of names that may have dashes in place of underscores.
+bool has_either(const Settings& settings, std::initializer_list<std::string_view> keys) {
+  return std::any_of(keys.begin(), keys.end(), [&](std::string_view key) {
+    std::string dashed(key);
+    std::replace(dashed.begin(), dashed.end(), '_', '-');
+    return settings.has(key) || settings.has(dashed);
+  });
 }
 
 bool is_slime(const Settings& settings) {
@@ -96,19 +107,7 @@ bool is_of_megatron(const std::string& script) {
 }
 
 bool is_megatron_yaml(const Settings& yaml) {
-  constexpr std::array<std::string_view, 8> kKeys{"tensor_model_parallel_size",
-                                                  "pipeline_model_parallel_size",
-                                                  "context_parallel_size",
-                                                  "expert_model_parallel_size",
-                                                  "num_layers",
-                                                  "hidden_size",
-                                                  "num_attention_heads",
-                                                  "use_distributed_optimizer"};
-  if (yaml.has_section("modules.")) return false;
-  return std::any_of(yaml.begin(), yaml.end(), [&](const Setting& setting) {
-    const std::string name = setting.key.substr(setting.key.rfind('.') + 1);
-    return std::find(kKeys.begin(), kKeys.end(), name) != kKeys.end();
-  });
+  return has_sizes_of_megatron(yaml) && is_of_megatrons_names(yaml);
 }
 
 // Keys that the documentation of each has its examples begin with.
@@ -126,23 +125,24 @@ bool is_axolotl(const Settings& yaml) {
 }
 
 bool is_ms_swift(const Settings& yaml) {
-  if (has_any(yaml, {"sampler_engine", "num_return_sequences"})) return false;
-  return has_any(yaml, {"model", "mcore_model", "adapters", "load_args"}) &&
-         has_any(yaml, {"dataset", "cached_dataset", "tuner_type", "rlhf_type", "template"}) &&
-         (has_any(yaml, {"tuner_type", "rlhf_type", "per_device_train_batch_size",
-                         "micro_batch_size", "dataset_num_proc", "max_length"}));
+  if (has_either(yaml, {"sampler_engine", "num_return_sequences"})) return false;
+  return has_either(yaml, {"model", "mcore_model", "adapters", "load_args"}) &&
+         has_either(yaml, {"dataset", "cached_dataset", "tuner_type", "rlhf_type", "template"}) &&
+         (has_either(yaml, {"tuner_type", "rlhf_type", "per_device_train_batch_size",
+                            "micro_batch_size", "dataset_num_proc", "max_length"}));
 }
 
 bool is_ms_swift_megatron(const Settings& yaml) {
-  return has_any(yaml, {"micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
-                        "expert_model_parallel_size", "recompute_granularity", "train_iters"});
+  return has_either(yaml, {"micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
+                           "expert_model_parallel_size", "recompute_granularity", "train_iters"});
 }
 
 bool is_trl(const Settings& yaml) {
   // Mixtures are named so by TRL itself and by programs around it.
   const bool has_data = has_any(yaml, {"dataset_name", "dataset_config", "datasets"}) ||
                         yaml.has_section("dataset_mixture") || yaml.has_section("dataset_mixer");
-  return has_any(yaml, {"model_name_or_path"}) && has_data && !is_llama_factory(yaml);
+  return has_any(yaml, {"model_name_or_path"}) && has_data && !is_llama_factory(yaml) &&
+         !is_foreign_to_trl(yaml);
 }
 
 bool is_automodel(const Settings& yaml) {
@@ -167,26 +167,14 @@ bool is_automodel_of_others(const Settings& yaml) {
   return name.find("Recipe") != std::string::npos && !trains;
 }
 
-std::string_view other_tool_of(const Settings& yaml) {
-  if (has_any(yaml, {"dist_config", "train_dataset"}) || yaml.has_section("dist_config.")) {
-    return "LLaMA-Factory's second version";
-  }
-  if (has_any(yaml, {"defaults"}) && yaml.has_section("trainer.")) return "NeMo or verl";
-  if (yaml.has_section("general.") && yaml.has_section("tokens.") &&
-      yaml.has_section("parallelism.")) {
-    return "nanotron";
-  }
-  return "";
-}
-
 bool is_accelerate(const Settings& yaml) {
-  return has_any(yaml, {"distributed_type", "compute_environment"}) ||
-         yaml.has_section("fsdp_config.");
+  const bool named = has_any(yaml, {"compute_environment"}) || yaml.has_section("fsdp_config.") ||
+                     distributed_type_of(yaml).said != nullptr;
+  return named && is_of_accelerates_names(yaml);
 }
 
 bool is_accelerate_deepspeed(const Settings& yaml) {
-  const Setting* const type = yaml.find("distributed_type");
-  return type != nullptr && text_of(type->value) == "DEEPSPEED";
+  return distributed_type_of(yaml).meant == "DEEPSPEED";
 }
 
 std::string base_name(const std::string& path) {

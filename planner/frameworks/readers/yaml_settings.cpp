@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "models/ascii.h"
@@ -42,6 +43,34 @@ bool has_yaml_exponent(const std::string& text) {
   return point && e + 1 < text.size() && (text[e + 1] == '+' || text[e + 1] == '-');
 }
 
+// A plus and underscores, which YAML skips.
+std::string without_underscores(std::string_view text) {
+  if (text.size() > 1 && text.front() == '+' && text[1] != '-') text.remove_prefix(1);
+  std::string plain(text);
+  std::erase(plain, '_');
+  return plain;
+}
+
+// "-8", "500_000", "0x10", "0b1" and "010", which is 8 (PyYAML, resolver.py).
+std::optional<std::int64_t> yaml_whole(const std::string& text) {
+  std::string digits = without_underscores(text);
+  const bool negative = digits.starts_with('-');
+  if (negative) digits.erase(0, 1);
+  int base = 10;
+  if (digits.starts_with("0x") || digits.starts_with("0b")) {
+    base = digits[1] == 'x' ? 16 : 2;
+    digits.erase(0, 2);
+  } else if (digits.size() > 1 && digits.front() == '0') {
+    base = 8;
+  }
+  if (digits.empty() || digits.front() == '-') return std::nullopt;
+  std::int64_t whole = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [stop, code] = std::from_chars(digits.data(), end, whole, base);
+  if (code != std::errc{} || stop != end) return std::nullopt;
+  return negative ? -whole : whole;
+}
+
 // What a plain word stands for in YAML 1.1, which accelerate's reader follows.
 Json plain_scalar(const std::string& text, YamlLoader loader) {
   static constexpr std::array<std::string_view, 9> kTrue{"true", "True", "TRUE", "yes", "Yes",
@@ -55,22 +84,17 @@ Json plain_scalar(const std::string& text, YamlLoader loader) {
   if (one_of(kTrue)) return true;
   if (one_of(kFalse)) return false;
   if (one_of(kNull)) return nullptr;
-  // "500_000" is a number to YAML 1.1.
-  if (text.find('_') != std::string::npos && is_digit(text.front()) &&
-      text.find_first_not_of("0123456789_") == std::string::npos) {
-    std::string digits = text;
-    std::erase(digits, '_');
-    return plain_scalar(digits, loader);
-  }
-  std::int64_t whole = 0;
+  if (text.empty() || text.front() == '_') return text;
+  if (const auto whole = yaml_whole(text)) return *whole;
   double number = 0;
-  const char* const end = text.data() + text.size();
-  if (const auto [stop, code] = std::from_chars(text.data(), end, whole);
-      code == std::errc{} && stop == end) {
-    return whole;
-  }
+  const std::string plain = without_underscores(text);
+  // What begins with a zero is octal, or text ("08").
+  const bool point = plain.find_first_of(".eE") != std::string::npos;
+  const std::size_t first = plain.starts_with('-') ? 1 : 0;
+  if (!point && plain.size() > first && plain[first] == '0') return text;
   const bool exponent = loader == YamlLoader::omegaconf || has_yaml_exponent(text);
-  if (const auto [stop, code] = std::from_chars(text.data(), end, number);
+  const char* const end = plain.data() + plain.size();
+  if (const auto [stop, code] = std::from_chars(plain.data(), end, number);
       exponent && code == std::errc{} && stop == end && std::isfinite(number)) {
     return number;
   }

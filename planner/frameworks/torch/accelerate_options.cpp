@@ -4,6 +4,7 @@
 #include <array>
 
 #include "models/error.h"
+#include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/torch/fsdp_mesh.h"
 #include "planner/frameworks/torch/torch.h"
 
@@ -58,11 +59,6 @@ constexpr auto kAccelerate = std::to_array<Option>({
      [](Draft& d, const Json& v) { d.plan.dp = degree_of(v); }},
 });
 
-// One process on one GPU. Without quotes YAML's NO is false, which is none of its types either.
-bool is_single(const Json& distributed_type) {
-  return same_value(distributed_type, Json("NO")) || same_value(distributed_type, Json(false));
-}
-
 constexpr auto kAccelerateFacts = std::to_array<Fact>({
     {.key = "compute_environment",
      .write = [](const Subject&) { return Json("LOCAL_MACHINE"); },
@@ -72,11 +68,8 @@ constexpr auto kAccelerateFacts = std::to_array<Fact>({
     {.key = "distributed_type",
      .write = [](const Subject&) { return Json("FSDP"); },
      .otherwise = "",
-     .why = "nothing is sharded",
-     .same =
-         [](const Json& given, const Json& wanted) {
-           return same_value(given, wanted) || text_of(given) == "MULTI_GPU" || is_single(given);
-         }},
+     // Written alone: what is read may be of other types (check_accelerate).
+     .judged = [](const Subject&) { return false; }},
     {.key = "fsdp_config.fsdp_version",
      .write = [](const Subject&) { return Json(2); },
      .otherwise = "1",
@@ -204,13 +197,12 @@ std::span<const Limit> accelerate_mesh_limits() {
 }
 
 bool is_replicated(const Settings& accelerate) {
-  const Setting* const type = accelerate.find("distributed_type");
-  return type != nullptr && (text_of(type->value) == "MULTI_GPU" || is_single(type->value));
+  const std::string type = distributed_type_of(accelerate).meant;
+  return type == "MULTI_GPU" || type == "NO";
 }
 
 bool is_of_one_process(const Settings& accelerate) {
-  const Setting* const type = accelerate.find("distributed_type");
-  return type != nullptr && is_single(type->value);
+  return distributed_type_of(accelerate).meant == "NO";
 }
 
 std::string fsdp1_strategy(const Settings& accelerate) {

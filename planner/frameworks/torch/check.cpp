@@ -7,8 +7,10 @@
 
 #include "models/ascii.h"
 #include "models/error.h"
+#include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/text_places.h"
 #include "planner/frameworks/torch/check_script.h"
 #include "planner/frameworks/torch/python_names.h"
 #include "planner/frameworks/torch/torch.h"
@@ -321,10 +323,55 @@ void check_resharding(const Scene& scene, const Settings& s, Findings& out) {
        "(FullyShardedDataParallelPlugin)"});
 }
 
+// A line without its indentation, where the section ends with it.
+Correction at_the_left(const Scene& scene, const Setting& setting) {
+  Correction none;
+  none.why_not = "other keys of the section stand behind it";
+  const std::string& text = text_of_file(scene, setting.place.file);
+  if (is_empty(setting.name) || setting.name.end > text.size()) return none;
+  const Span line = line_at(text, setting.name.begin);
+  std::size_t next = next_line(text, setting.name.begin);
+  while (next < text.size() && is_blank(cut(text, line_at(text, next)))) {
+    next = next_line(text, next);
+  }
+  const bool ends = next >= text.size() || kBlanks.find(text[next]) == std::string_view::npos;
+  if (!ends || !is_blank(cut(text, {line.begin, setting.name.begin}))) return none;
+  return Correction{{setting.place.file, line.begin, setting.name.begin, ""}};
+}
+
+// accelerate has no default of it. What stands under another name is found as that name.
+void check_type(const Scene& scene, const ConfigPart& part, Findings& out) {
+  constexpr std::string_view kType = "distributed_type";
+  const DistributedType type = distributed_type_of(part.settings);
+  if (part.settings.has(kType) || part.place.line > 0) return;
+  if (type.said != nullptr && type.said->key.find('.') == std::string::npos) return;
+  const bool indented = type.said != nullptr;
+  Finding finding{error,
+                  "missing_option",
+                  indented ? type.said->place : part.place,
+                  indented ? fmt::format("{} stands within a section, and accelerate stops: it is "
+                                         "read outside of all",
+                                         type.said->key)
+                           : "distributed_type is missing, and accelerate stops",
+                  indented ? "indent it as the sections are" : "",
+                  "accelerate 16cb6eb8, src/accelerate/commands/config/config_args.py "
+                  "(process_config)",
+                  {}};
+  if (indented) finding.fix = at_the_left(scene, *type.said);
+  if (!indented && type.meant.empty()) {
+    finding.instead = "distributed_type: FSDP, DEEPSPEED or MULTI_GPU, whichever is meant";
+    finding.fix.why_not = "which type is meant is not certain";
+  } else if (!indented) {
+    finding.instead = fmt::format("add distributed_type: {}", type.meant);
+    finding.fix = added(scene, part, fmt::format("{} {}", kType, type.meant));
+  }
+  out.push_back(std::move(finding));
+}
+
 void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
   check_keys_together(scene, part, out);
-  const Setting* const type = s.find("distributed_type");
+  const Setting* const type = distributed_type_of(s).said;
   const bool alone = is_of_one_process(s);
   if (is_replicated(s) && !alone) {
     out.push_back({note, "replicated", type->place,
@@ -396,7 +443,9 @@ void check_torch(const Scene& scene, Findings& out) {
     if (part.dialect == Dialect::own_script) check_module(scene, part, out);
     // What NeMo AutoModel does of it is no file of accelerate's.
     const bool of_nemo = part.derived && scene.files.find(Dialect::automodel) != nullptr;
-    if (part.dialect != Dialect::accelerate || of_nemo || has_names_alone(part)) continue;
+    if (part.dialect != Dialect::accelerate || of_nemo) continue;
+    if (!part.derived) check_type(scene, part, out);
+    if (has_names_alone(part)) continue;
     try {
       check_accelerate(scene, part, out);
     } catch (const Error& problem) {

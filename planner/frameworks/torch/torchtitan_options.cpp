@@ -6,6 +6,7 @@
 #include "models/error.h"
 #include "models/program/blocks.h"
 #include "models/program/loss.h"
+#include "planner/frameworks/own_words.h"
 #include "planner/frameworks/torch/fsdp_mesh.h"
 #include "planner/frameworks/torch/torch.h"
 
@@ -178,15 +179,20 @@ constexpr auto kTorchtitan = std::to_array<Option>({
                                                    : std::string(to_word(d)));
      },
      [](Draft& d, const Json& v) {
+       // torchtitan's own words (models/common/config_utils.py:388 at b5bcd76c).
        const std::string name = text_of(v);
-       // b5bcd76c, torchtitan/models/common/config_utils.py:410.
        const bool copies = name == "minimal_async_ep";
        if (copies) {
          d.assumed.emplace_back(
              "experts' exchanges as all-to-alls: minimal_async_ep's copies are not predicted");
        }
-       const bool usual = copies || name == "standard";
-       d.plan.moe_dispatcher = usual ? MoeDispatcher::alltoall : from_word<MoeDispatcher>(name);
+       if (name == "deepep" || name == "hybridep") {
+         d.plan.moe_dispatcher = from_word<MoeDispatcher>(name);
+       } else if (name == "standard" || copies) {
+         d.plan.moe_dispatcher = MoeDispatcher::alltoall;
+       } else {
+         refuse_word(name, "standard, deepep, hybridep, minimal_async_ep");
+       }
      }},
 });
 

@@ -138,8 +138,9 @@ TEST_SUITE("bad input") {
   TEST_CASE("how accelerate is to run a model is not called the model's") {
     const std::string common = "compute_environment: LOCAL_MACHINE\ndistributed_type: ";
     const Checked other = ask_text("a.yaml", common + "FSDP2\n");
-    REQUIRE(find(other, "other_model") != nullptr);
-    CHECK(find(other, "other_model")->message.starts_with("distributed_type is FSDP2, not FSDP: "));
+    CHECK(find(other, "other_model") == nullptr);
+    REQUIRE(find(other, "refused_value") != nullptr);
+    CHECK(find(other, "refused_value")->message.starts_with("distributed_type is FSDP2, and must"));
     const Checked missing = ask_text("a.yaml", common + "FSDP\nfsdp_config:\n  fsdp_version: 2\n");
     REQUIRE(find(missing, "missing_option") != nullptr);
     CHECK(find(missing, "missing_option")->message.find("is taken, not TRANSFORMER_BASED_WRAP") !=

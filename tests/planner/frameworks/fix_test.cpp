@@ -435,18 +435,21 @@ TEST_SUITE("--fix corrects and breaks nothing") {
 
   TEST_CASE("keys of a file are keys of it then") {
     const std::string yaml =
-        "model:\r\n  num_layers: 32\r\n  hidden_size: '4095'  # wide\r\n  type: x # gone\r\n"
+        "language_model:\r\n  num_layers: 32\r\n  hidden_size: '4095'  # wide\r\n  type: x # "
+        "gone\r\n"
         "  num_attention_heads: 32\r\n  \"head_size\": 128\r\n"
-        "parallel: {tensor_model_parallel_size: 2, zero_stage: 1, pipeline_model_parallel_size: "
+        "model_parallel: {tensor_model_parallel_size: 2, zero_stage: 1, "
+        "pipeline_model_parallel_size: "
         "1}\r\n";
     const std::string fixed = fixed_text("config.yaml", yaml, "llama3-8b");
     CHECK(fixed ==
-          "model:\r\n  num_layers: 32\r\n  hidden_size: '4096'  # wide\r\n  # gone\r\n"
+          "language_model:\r\n  num_layers: 32\r\n  hidden_size: '4096'  # wide\r\n  # gone\r\n"
           "  num_attention_heads: 32\r\n  \"kv_channels\": 128\r\n"
-          "parallel: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1}\r\n");
+          "model_parallel: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1}\r\n");
     // A value that an anchor shares is nobody's own.
     const std::string shared =
-        "a: &n 31\nmodel:\n  num_layers: *n\n  hidden_size: &h 4095\n  ffn_hidden_size: *h\n";
+        "a: &n 31\nlanguage_model:\n  num_layers: *n\n  hidden_size: &h 4095\n  ffn_hidden_size: "
+        "*h\n";
     CHECK(fixed_text("config.yaml", shared, "llama3-8b").find("&n 31") != std::string::npos);
     CHECK(fixed_text("config.yaml", shared, "llama3-8b").find("&h 4095") != std::string::npos);
   }
