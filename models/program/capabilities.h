@@ -51,8 +51,6 @@ struct Capabilities {
   SequenceSplit sequence_split = SequenceSplit::on_request;
   // How ranks of a context exchange keys and values.
   EnumSet<CpComm> cp_exchanges = set_of(CpComm::p2p, CpComm::all_gather, CpComm::a2a);
-  // tp and cp join only ranks that shard: without data parallelism neither is above 1.
-  bool joins_sharding_ranks = false;
   EnumSet<RecomputeChoice> recompute{};
   // How token copies travel between expert-parallel ranks. allgather holds every rank's tokens;
   // docs/reference/frameworks.md 1.6 calls it poor, no run here measures it.

@@ -271,8 +271,7 @@ constexpr Recipe kFsdp2{
             .offload = StateOffload::whole,
             .sequence_split = SequenceSplit::none,
             // accelerate's FSDP has no all-to-all.
-            .cp_exchanges = set_of(CpComm::p2p, CpComm::all_gather),
-            .joins_sharding_ranks = true}};
+            .cp_exchanges = set_of(CpComm::p2p, CpComm::all_gather)}};
 
 constexpr Recipe fsdp1() {
   Recipe r = kFsdp2;
@@ -288,7 +287,6 @@ constexpr Recipe fsdp1() {
   r.errors.model = 0.04;
   r.defaults.grad_dtype = DType::bf16;  // torch reduces what it gathers unless told otherwise
   r.can.cp_exchanges = Capabilities{}.cp_exchanges;
-  r.can.joins_sharding_ranks = false;
   return r;
 }
 
@@ -327,7 +325,6 @@ constexpr Recipe fsdp2_compile() {
   r.can.takes_layout = true;                        // module_fqns_per_model_part
   r.can.sequence_split = SequenceSplit::unasked;    // enable_sequence_parallel is true by default
   r.can.cp_exchanges = set_of(CpComm::all_gather);  // torchtitan gathers keys and values
-  r.can.joins_sharding_ranks = false;
   r.can.recompute = set_of(RecomputeChoice::unnamed);
   return r;
 }
