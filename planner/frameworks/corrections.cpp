@@ -129,7 +129,7 @@ bool is_given(const ConfigPart& part, const Setting& setting, const std::string&
 }
 
 // Of an option's list; null: none has it.
-const KnownOption* known_option(const ConfigPart& part, const std::string& key) {
+const KnownOption* option_in_list(const ConfigPart& part, const std::string& key) {
   if (option_list_of(part.dialect).empty()) return nullptr;
   const KnownOption* const known = known_options(option_list_of(part.dialect)).find(key);
   if (known != nullptr || part.dialect != Dialect::slime) return known;
@@ -140,7 +140,7 @@ const KnownOption* known_option(const ConfigPart& part, const std::string& key) 
 
 std::string why_not_accepted(const ConfigPart& part, const std::string& key,
                              const Setting& setting) {
-  const KnownOption* const known = known_option(part, key);
+  const KnownOption* const known = option_in_list(part, key);
   if (known == nullptr) return "";
   const Json& value = setting.value;
   const auto values = list_of(value);

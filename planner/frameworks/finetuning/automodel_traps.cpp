@@ -28,7 +28,7 @@ bool is_megatron_fsdp(const Case& c) {
          c.is("distributed.strategy", "megatron-fsdp") || c.is("distributed.strategy", "mfsdp");
 }
 
-constexpr auto kTraps = std::to_array<Trap>({
+constexpr auto kAutomodelTraps = std::to_array<Trap>({
     {"option_needs", error, "distributed.pp_size",
      [](const Case& c) {
        return c.figure("distributed.pp_size", 1) > 1 && !c.has("distributed.pipeline") &&
@@ -133,7 +133,7 @@ constexpr auto kTraps = std::to_array<Trap>({
 }  // namespace
 
 std::span<const Trap> automodel_traps() {
-  return kTraps;
+  return kAutomodelTraps;
 }
 
 }  // namespace qplan

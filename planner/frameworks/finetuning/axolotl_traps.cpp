@@ -15,7 +15,7 @@ constexpr std::string_view kValidation =
     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py";
 constexpr std::string_view kPeft = "axolotl 067b021c, src/axolotl/utils/schemas/peft.py";
 
-constexpr auto kTraps = std::to_array<Trap>({
+constexpr auto kAxolotlTraps = std::to_array<Trap>({
     {"quantized_full", error, "load_in_4bit",
      [](const Case& c) { return c.on("load_in_4bit") && !c.has("adapter"); },
      "weights of 4 bits cannot be trained: axolotl wants an adapter beside them",
@@ -119,7 +119,7 @@ constexpr auto kTraps = std::to_array<Trap>({
 }  // namespace
 
 std::span<const Trap> axolotl_traps() {
-  return kTraps;
+  return kAxolotlTraps;
 }
 
 }  // namespace qplan

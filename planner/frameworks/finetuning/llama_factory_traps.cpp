@@ -26,7 +26,7 @@ bool is_sft(const Case& c) {
   return c.is("stage", "sft", "sft");
 }
 
-constexpr auto kTraps = std::to_array<Trap>({
+constexpr auto kLlamaFactoryTraps = std::to_array<Trap>({
     {"quantized_full", error, "quantization_bit", is_full,
      "weights of 4 or 8 bits cannot be trained: LLaMA-Factory takes them for lora and oft alone",
      "finetuning_type: lora, or leave quantization_bit out", kParser},
@@ -144,7 +144,7 @@ bool is_full(const Case& c) {
 }
 
 std::span<const Trap> llama_factory_traps() {
-  return kTraps;
+  return kLlamaFactoryTraps;
 }
 
 }  // namespace qplan

@@ -47,7 +47,7 @@ bool denies(const Case& c, std::string_view key) {
   return c.has(key) && !c.on(key);
 }
 
-constexpr auto kTraps = std::to_array<Trap>({
+constexpr auto kSwiftTraps = std::to_array<Trap>({
     {"refused_value", error, "--tuner_type",
      [](const Case& c) {
        return !c.has("--external_plugins") && !is_tuner(c.word("--tuner_type"));
@@ -202,7 +202,7 @@ constexpr auto kMegatronTraps = std::to_array<Trap>({
      [](const Case& c) {
        // A YAML that says so may be the one.
        const bool of_command = c.part.settings.find("--use_ray")->syntax == Syntax::words;
-       return of_command && c.on("--use_ray") && !c.has("--config") && !c.part.open;
+       return of_command && c.on("--use_ray") && !c.has("--config") && c.part.open_word.empty();
      },
      "Ray's form of the command takes all of it from a YAML, and stops without one",
      "--config x.yaml", "ms-swift 3602360a, swift/ray/megatron/pipeline.py:402"},
@@ -221,7 +221,7 @@ constexpr auto kMegatronTraps = std::to_array<Trap>({
 }  // namespace
 
 std::span<const Trap> swift_traps() {
-  return kTraps;
+  return kSwiftTraps;
 }
 
 std::span<const Trap> swift_megatron_traps() {

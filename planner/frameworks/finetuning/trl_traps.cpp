@@ -14,7 +14,7 @@ using Trap = FineTuningTrap;
 constexpr std::string_view kTrlSft = "TRL f2cd5771, trl/trainer/sft_trainer.py";
 constexpr std::string_view kTrlGrpo = "TRL f2cd5771, trl/trainer/grpo_config.py";
 
-constexpr auto kTraps = std::to_array<Trap>({
+constexpr auto kTrlTraps = std::to_array<Trap>({
     {"option_needs", error, "--padding_free",
      [](const Case& c) {
        return c.on("--padding_free") && !c.on("--packing") && c.is("verb", "sft", "sft") &&
@@ -42,7 +42,7 @@ constexpr auto kTraps = std::to_array<Trap>({
 }  // namespace
 
 std::span<const Trap> trl_traps() {
-  return kTraps;
+  return kTrlTraps;
 }
 
 }  // namespace qplan

@@ -89,7 +89,7 @@ std::vector<Import> imports_of(const std::string& text) {
   return imports;
 }
 
-std::string_view line_break(const std::string& text, std::size_t end) {
+std::string_view break_before(const std::string& text, std::size_t end) {
   return end < text.size() && text[end] == '\r' ? "\r\n" : "\n";
 }
 
@@ -108,7 +108,7 @@ ImportEdits import_of_fsdp(const std::string& text, const std::string& file,
     if (beside == nullptr && renamed) beside = &import;
   }
   if (beside == nullptr) return {};
-  const std::string line = fmt::format("{}{}from {} import {}", line_break(text, beside->end),
+  const std::string line = fmt::format("{}{}from {} import {}", break_before(text, beside->end),
                                        beside->indent, kModule, name);
   return {true, {{file, beside->end, beside->end, line}}};
 }
@@ -134,7 +134,7 @@ ImportEdits import_lines(const std::string& text, const std::string& file,
     });
     if (known) continue;
     if (first == nullptr) return {};
-    const std::string_view end = line_break(text, line_end(text, first->begin));
+    const std::string_view end = break_before(text, line_end(text, first->begin));
     lines += module.empty() ? fmt::format("import {}{}", names, end)
                             : fmt::format("from {} import {}{}", module, names, end);
   }
