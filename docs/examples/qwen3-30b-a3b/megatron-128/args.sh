@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 128 x h100-sxm, for megatron; written by qplan emit
 # plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp6 layout=4*8+5*3+1 moe_dispatcher=deepep overlap=grad+param
-# predicted: 72.7 GiB on the worst GPU of 72.8 GiB, 2.57 s a step, 12 742 tokens/s a GPU, 1.63M tokens/s
+# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 2.57 s a step, 12 744 tokens/s a GPU, 1.63M tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer

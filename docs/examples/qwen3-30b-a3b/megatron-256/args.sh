@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 256 x h100-sxm, for megatron; written by qplan emit
 # plan: tp1 pp2 dp128 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp8 layout=3*12+4*3+0 moe_dispatcher=deepep overlap=grad+param
-# predicted: 70.3 GiB on the worst GPU of 72.8 GiB, 1.39 s a step, 11 758 tokens/s a GPU, 3.01M tokens/s
+# predicted: 70.6 GiB on the worst GPU of 72.8 GiB, 1.39 s a step, 11 764 tokens/s a GPU, 3.01M tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer

@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 64 x h100-sxm, for megatron; written by qplan emit
 # plan: tp1 pp4 dp16 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 layout=3*12+4*3+0 moe_dispatcher=deepep overlap=grad+param
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 4.95 s a step, 13 242 tokens/s a GPU, 847k tokens/s
+# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 4.95 s a step, 13 245 tokens/s a GPU, 848k tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer

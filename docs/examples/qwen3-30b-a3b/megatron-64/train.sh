@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 64 x h100-sxm, for megatron; written by qplan emit
 # plan: tp1 pp4 dp16 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 layout=3*12+4*3+0 moe_dispatcher=deepep overlap=grad+param
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 4.95 s a step, 13 242 tokens/s a GPU, 847k tokens/s
+# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 4.95 s a step, 13 245 tokens/s a GPU, 848k tokens/s
 # One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...> MASTER_ADDR=<of the
 # first> bash train.sh; under Slurm: sbatch train.sbatch.
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-32b on 16 x h100-sxm, for fsdp2; written by qplan emit
-# plan: tp1 pp1 dp16 zero3 mbs2 gbs1024 seq4096 recompute=full overlap=grad+param
-# predicted: 63.6 GiB on the worst GPU of 75.1 GiB, 161 s a step, 1633 tokens/s a GPU, 26.1k tokens/s
+# plan: tp1 pp1 dp16 zero3 mbs4 gbs1024 seq4096 recompute=full overlap=grad+param
+# predicted: 75.1 GiB on the worst GPU of 75.1 GiB, 154 s a step, 1697 tokens/s a GPU, 27.2k tokens/s
 # One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>
 # MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch.
 # run_clm.py is transformers' example: examples/pytorch/language-modeling.
@@ -19,8 +19,8 @@ accelerate launch --config_file accelerate.yaml --machine_rank "${NODE_RANK:-0}"
   --train_file "${DATA_PATH}" \
   --output_dir "${CHECKPOINT_PATH}" \
   --do_train \
-  --per_device_train_batch_size 2 \
-  --gradient_accumulation_steps 32 \
+  --per_device_train_batch_size 4 \
+  --gradient_accumulation_steps 16 \
   --block_size 4096 \
   --bf16 \
   --learning_rate 3e-4 \

@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 8 x h100-sxm, for slime; written by qplan emit
 # plan: tp1 pp1 dp2 cp4 ep8 etp1 zero1 mbs1 gbs256 seq20480 cp_comm=a2a offload=optimizer overlap=grad+param
-# predicted: 69.2 GiB on the worst GPU of 72.8 GiB, 98.6 s a step, 6645 tokens/s a GPU, 53.2k tokens/s
+# predicted: 69.5 GiB on the worst GPU of 72.8 GiB, 98.4 s a step, 6660 tokens/s a GPU, 53.3k tokens/s
 # On the first node; others join by `ray start --address=<of the first>:6379`.
 set -euo pipefail
 cd "$(dirname "$0")"
