@@ -17,8 +17,8 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
           "the files train {}, which is not built in; give its config.json as --model", shown(id)));
     }
     question.choices.model = name;
-    question.assumed = {
-        fmt::format("{} is of the size of the built-in {}; --model says another", shown(id), name)};
+    question.assumed.push_back(
+        fmt::format("{} is of the size of the built-in {}; --model says another", shown(id), name));
     question.by_name = true;
     return;
   }
@@ -31,7 +31,7 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
   read_model(model->config, "the model that the arguments describe");
   question.choices.model = "the-scripts-own";
   question.choices.model_config = model->config;
-  question.assumed = model->assumed;
+  question.assumed.insert(question.assumed.end(), model->assumed.begin(), model->assumed.end());
 }
 
 namespace {

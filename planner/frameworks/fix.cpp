@@ -49,6 +49,11 @@ Turn turn_of(const Finding& finding) {
   return adds ? Turn::additions : finding.fix.renames ? Turn::names : Turn::others;
 }
 
+// Whether the finding's word meant nothing so far: what hung on it was not judged (undecided.h).
+bool is_of_value(const Finding& finding) {
+  return finding.rule == "refused_value" || finding.rule == "bad_value";
+}
+
 bool takes_out(const Finding& finding) {
   return std::all_of(finding.fix.begin(), finding.fix.end(),
                      [](const Edit& edit) { return edit.text.empty(); });
@@ -193,12 +198,16 @@ class Fixer {
       return "the files would not say the same job any more";
     }
     const Kinds before = kinds_of(checked_), now = kinds_of(after);
-    // A name that is spelled right shows what was wrong beside it.
+    // A name that is spelled right shows what was wrong beside it; a value, what is to be known of
+    // it.
     const bool renames = std::all_of(targets.begin(), targets.end(), [](const Finding* target) {
       return turn_of(*target) == Turn::names;
     });
+    const bool values = std::all_of(targets.begin(), targets.end(),
+                                    [](const Finding* target) { return is_of_value(*target); });
     for (const Finding& finding : after.findings) {
-      if (!renames && number_of_kind(now, finding.rule) > number_of_kind(before, finding.rule)) {
+      if (renames || (values && finding.severity != Severity::error)) continue;
+      if (number_of_kind(now, finding.rule) > number_of_kind(before, finding.rule)) {
         return fmt::format("with it there would be another finding: {} [{}]", finding.message,
                            finding.rule);
       }
