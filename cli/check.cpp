@@ -160,7 +160,7 @@ class UncountedJudge {
 };
 
 // Throws Error where nothing is wrong that does not ask for the number of GPUs.
-FoundInFiles judge_uncounted(CheckWords question, std::vector<ConfigText> files) {
+FoundInFiles judge_uncounted(const CheckWords& question, std::vector<ConfigText> files) {
   constexpr std::string_view kMissing = "--gpus is missing; say how many GPUs the job has";
   FoundInFiles found;
   UncountedJudge judge(question);
@@ -199,7 +199,7 @@ FoundInFiles judge_job(CheckWords question, std::vector<ConfigText> files) {
     }
   }
   if (!question.choices.model) read_model_of_files(question, files);
-  if (!question.choices.gpus) return judge_uncounted(std::move(question), std::move(files));
+  if (!question.choices.gpus) return judge_uncounted(question, std::move(files));
   FoundInFiles found;
   found.files = std::move(files);
   found.job = make_job(question.choices);
