@@ -114,7 +114,9 @@ Correction added_yaml(const Scene& scene, const Setting& anchor,
     const std::string key = flags ? argument.key : as_yaml_key(last_name(argument.key));
     const std::string value = argument.values.empty() ? "true" : in_yaml(argument.values[0], "");
     lines += block ? line_break(*text, at) + indent : ", ";
-    lines += key + ": " + value;
+    lines += key;
+    lines += ": ";
+    lines += value;
   }
   return Correction{{anchor.place.file, at, at, lines}};
 }

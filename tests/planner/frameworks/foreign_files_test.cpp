@@ -188,7 +188,8 @@ TEST_SUITE("numbers") {
     CHECK(format("float32").plan.grad_dtype == DType::fp32);
     CHECK(format("float32").count(Severity::error) == 0);
     CHECK(format("bfloat16").plan.grad_dtype == DType::bf16);
-    const Finding* const other = find(format("fp8"), "bad_value");
+    const Checked fp8 = format("fp8");
+    const Finding* const other = find(fp8, "bad_value");
     REQUIRE(other != nullptr);
     CHECK(other->message.find("int64") == std::string::npos);
   }
