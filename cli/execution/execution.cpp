@@ -15,6 +15,7 @@
 #include "models/error.h"
 #include "models/statistics.h"
 #include "planner/search/default_batch.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 namespace {
@@ -129,12 +130,7 @@ Execution prepare(const ExecutionChoices& choices) {
     says_batch = says_length = true;
     notation = Notation::file;
   } else {
-    ParallelPlan usual;  // what `predict --framework qplan` takes where the line says nothing
-    usual.overlap = recipe_of(RecipeKind::qplan).defaults.overlap;
-    execution.plan = parse_plan(choices.plan, usual);
-    if (execution.plan.zero == 0 && !line_says(choices.plan, "overlap")) {
-      execution.plan.overlap.remove(OverlapKind::param);
-    }
+    execution.plan = parse_plan(choices.plan);
     refuse_two_values(choices.plan, choices.words);
     says_dp = line_says(choices.plan, "dp");
     says_batch = says_batch || line_says(choices.plan, "global_batch_size");
@@ -151,6 +147,10 @@ Execution prepare(const ExecutionChoices& choices) {
   job.gpus = gpus > 0 ? gpus : execution.plan.world();
   execution.job = make_job(job);
   if (!says_length) plan.seq_len = default_seq_len(execution.job->model);
+  // As `predict --framework qplan` takes a line that does not say it.
+  if (notation != Notation::file && !is_said("overlap", choices.plan, choices.words)) {
+    plan.overlap = defaults_beside(plan, execution.job->model, execution.job->recipe()).overlap;
+  }
   execution.predicted = ask(*execution.job, execution.plan);
   refuse_what_rules_forbid(execution, notation);
   Estimate& predicted = *execution.predicted.estimate;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "models/error.h"
+#include "planner/frameworks/undecided.h"
 
 namespace qplan {
 namespace {
@@ -47,11 +48,6 @@ Turn turn_of(const Finding& finding) {
   const bool adds = std::all_of(finding.fix.begin(), finding.fix.end(),
                                 [](const Edit& edit) { return edit.begin == edit.end; });
   return adds ? Turn::additions : finding.fix.renames ? Turn::names : Turn::others;
-}
-
-// Whether the finding's word meant nothing so far: what hung on it was not judged (undecided.h).
-bool is_of_value(const Finding& finding) {
-  return finding.rule == "refused_value" || finding.rule == "bad_value";
 }
 
 bool takes_out(const Finding& finding) {
@@ -203,8 +199,9 @@ class Fixer {
     const bool renames = std::all_of(targets.begin(), targets.end(), [](const Finding* target) {
       return turn_of(*target) == Turn::names;
     });
-    const bool values = std::all_of(targets.begin(), targets.end(),
-                                    [](const Finding* target) { return is_of_value(*target); });
+    const bool values = std::all_of(targets.begin(), targets.end(), [](const Finding* target) {
+      return is_of_refused_value(*target);
+    });
     for (const Finding& finding : after.findings) {
       if (renames || (values && finding.severity != Severity::error)) continue;
       if (number_of_kind(now, finding.rule) > number_of_kind(before, finding.rule)) {

@@ -19,6 +19,11 @@
 #include "planner/frameworks/scene.h"
 
 namespace qplan {
+
+bool is_of_refused_value(const Finding& finding) {
+  return finding.rule == "bad_value" || finding.rule == "refused_value";
+}
+
 namespace {
 
 constexpr int kMostJudgings = 400;
@@ -59,8 +64,7 @@ bool refuses(const Finding& finding) {
   const std::size_t name = finding.message.find(' ');
   const bool range = finding.rule == "option_needs" && finding.message.find(" must be ") == name;
   return finding.severity == Severity::error &&
-         (finding.rule == "bad_value" || finding.rule == "refused_value" || range ||
-          finding.rule == "unknown_option");
+         (is_of_refused_value(finding) || range || finding.rule == "unknown_option");
 }
 
 // DeepSpeed's stage where its block speaks of one and does not say which.
@@ -142,7 +146,7 @@ class UnknownWords {
 
   // Whether a value is refused that only a run can tell.
   [[nodiscard]] bool is_of_open(const Finding& finding) const {
-    if (finding.rule != "bad_value" && finding.rule != "refused_value") return false;
+    if (!is_of_refused_value(finding)) return false;
     return std::any_of(open_.begin(), open_.end(), [&](const Setting* open) {
       const std::string name = open->key.substr(open->key.starts_with("--") ? 2 : 0);
       return same_place(open->place, finding.place) &&
