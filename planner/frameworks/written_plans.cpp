@@ -1,9 +1,11 @@
 #include "planner/frameworks/written_plans.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "planner/frameworks/check.h"
+#include "planner/frameworks/rl/written_step.h"
 #include "planner/rl/rl_job.h"
 
 namespace qplan {
@@ -18,6 +20,20 @@ bool writes_steps(Framework framework) {
 // What the engine of such a step takes of the device while the plan trains.
 Bytes taken_beside(const CostModel& cost) {
   return engine_asleep(RlJob{}, RolloutLayout{}, cost.hardware());
+}
+
+// ... and nothing is left beside an engine that cannot hold the weights, whatever the plan: which
+// engine verl's and NeMo-RL's files get depends on the model and the machine alone.
+Bytes taken_by_written_step(const CostModel& cost, Framework framework, const Json& config,
+                            const SearchSpace& space) {
+  if (framework == Framework::slime) return taken_beside(cost);
+  const ParallelPlan plain = default_plan(cost.model(), cost.recipe(), space.gpus,
+                                          space.job.global_batch_size, space.job.seq_len);
+  const Subject subject{
+      cost.model(), config, plain, cost.recipe().kind, cost.hardware().link.gpus_per_node,
+      nullptr,      &cost};
+  const bool held = holds_weights(cost, step_to_write(subject).step.layout);
+  return held ? taken_beside(cost) : Bytes(std::numeric_limits<double>::infinity());
 }
 
 // What check() makes of the files of a plan, or of the step that it is a part of.
@@ -146,7 +162,7 @@ SearchResult search_written(const CostModel& cost, const SearchSpace& space, Sea
   if (framework) refuse_unsaid(options, cost, *framework, config, nullptr);
   const bool files = framework && has_files_of(*framework, cost.model());
   if (files && options.alone && writes_steps(*framework)) {
-    options.beside = taken_beside(cost);
+    options.beside = taken_by_written_step(cost, *framework, config, space);
     options.accepts = [&cost, &config, framework](const ParallelPlan& plan) {
       return written_step_fits(cost, *framework, config, plan);
     };

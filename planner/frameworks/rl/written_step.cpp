@@ -84,6 +84,10 @@ std::span<const Limit> step_limits() {
   return kStepLimits;
 }
 
+bool holds_weights(const CostModel& cost, const RolloutLayout& engine) {
+  return RolloutModel(cost.model(), cost.hardware(), engine, cost.facts()).cache_room().value() > 0;
+}
+
 RolloutLayout written_engine(const Subject& s, double memory_share) {
   RolloutLayout layout;
   layout.memory_share = memory_share;
@@ -91,14 +95,10 @@ RolloutLayout written_engine(const Subject& s, double memory_share) {
   while (s.model.num_attention_heads % layout.tp != 0 || s.plan.world() % layout.tp != 0) {
     --layout.tp;
   }
-  const auto holds_weights = [&](const RolloutLayout& engine) {
-    const CostModel& cost = *s.cost;
-    return RolloutModel(s.model, cost.hardware(), engine, cost.facts()).cache_room().value() > 0;
-  };
-  if (s.cost == nullptr || holds_weights(layout)) return layout;
+  if (s.cost == nullptr || holds_weights(*s.cost, layout)) return layout;
   for (const RolloutLayout& larger : rollout_layouts(s.model, s.plan.world(), layout)) {
     const bool split = larger.dp == 1 && larger.ep == 1 && larger.tp > layout.tp;
-    if (split && holds_weights(larger)) return larger;
+    if (split && holds_weights(*s.cost, larger)) return larger;
   }
   return layout;
 }

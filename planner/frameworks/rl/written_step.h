@@ -27,6 +27,8 @@ struct WrittenStep {
 // An engine for the answers of a plan by itself: of a node's GPUs, as many as heads and world
 // divide by; of more nodes where those do not hold the weights in their share of memory.
 RolloutLayout written_engine(const Subject& subject, double memory_share);
+// Whether an engine leaves room for answers beside the model's weights.
+bool holds_weights(const CostModel& cost, const RolloutLayout& engine);
 
 // Its job alone, without who makes the answers.
 WrittenStep job_to_write(const Subject& subject);
