@@ -49,15 +49,27 @@ constexpr RecipeSet all_recipes() {
   return set;
 }
 
-// Families of implementations that share what a word or a rule is about.
+// Families of implementations that share what a word or a rule is about. A new recipe stands in
+// those that it belongs to (recipe.cpp holds its row to them); words and rules name one by itself
+// only where it is an exception.
 inline constexpr RecipeSet kEvery = all_recipes();
-inline constexpr RecipeSet kMegatronCore = set_of(RecipeKind::megatron, RecipeKind::megatron_fsdp);
+// Megatron-Core, by what data parallelism shards: the optimizer alone, or parameters, too.
+inline constexpr RecipeSet kDistributedOptimizer = set_of(RecipeKind::megatron);
+inline constexpr RecipeSet kMegatronFsdp = set_of(RecipeKind::megatron_fsdp);
+inline constexpr RecipeSet kMegatronCore = kDistributedOptimizer | kMegatronFsdp;
+// ... and our own executor, which cuts layers and experts as Megatron-Core does.
+inline constexpr RecipeSet kCoreAndOwn = kMegatronCore | set_of(RecipeKind::qplan);
+// Megatron-LM of 2021-22, and what DeepSpeed made of it.
+inline constexpr RecipeSet kEarlyMegatron =
+    set_of(RecipeKind::megatron_legacy, RecipeKind::megatron_deepspeed);
 inline constexpr RecipeSet kDeepSpeed =
     set_of(RecipeKind::deepspeed, RecipeKind::megatron_deepspeed);
-inline constexpr RecipeSet kTorch =
-    set_of(RecipeKind::fsdp1, RecipeKind::fsdp2, RecipeKind::fsdp2_compile);
+// PyTorch's FSDP; of the second one parameters are DTensors.
+inline constexpr RecipeSet kDTensors = set_of(RecipeKind::fsdp2, RecipeKind::fsdp2_compile);
+inline constexpr RecipeSet kTorch = kDTensors | set_of(RecipeKind::fsdp1);
 // Hugging Face's modules, run operation by operation.
 inline constexpr RecipeSet kHuggingFace =
     set_of(RecipeKind::deepspeed, RecipeKind::ddp, RecipeKind::fsdp1, RecipeKind::fsdp2);
+inline constexpr RecipeSet kFsdpOfModules = kTorch & kHuggingFace;
 
 }  // namespace qplan

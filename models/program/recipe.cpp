@@ -449,6 +449,21 @@ constexpr bool in_order() {
 }
 static_assert(in_order());
 
+// What a row says of itself is what its families say of it.
+constexpr bool in_families() {
+  for (const Recipe& r : kRecipes) {
+    const bool shards_all = r.states.shard_style == ShardStyle::fully_sharded;
+    if (r.kernels.parallel_adapters != kMegatronCore.has(r.kind) ||
+        r.states.fp8_parameters != kDistributedOptimizer.has(r.kind) ||
+        shards_all != (kTorch | kMegatronFsdp).has(r.kind) ||
+        r.can.losses.has(LossKind::liger) != kHuggingFace.has(r.kind)) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(in_families(), "a recipe is not in the families that its row speaks of");
+
 // What transformers 4 did unasked: a loop over experts, reentrant checkpoints and, where no engine
 // brings an optimizer of its own, torch's AdamW over lists of parameters (Composer's
 // DecoupledAdamW, in FSDP1's runs of 2023, is as many passes).

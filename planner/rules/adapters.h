@@ -18,9 +18,6 @@ inline bool adapts_experts(const Case& c) {
   return c.p.lora_rank > 0 && c.m.moe && c.p.lora().has(LoraTarget::experts);
 }
 
-// Whose adapters are Megatron-Bridge's (KernelChoices::parallel_adapters).
-inline constexpr auto kParallelAdapters = set_of(RecipeKind::megatron, RecipeKind::megatron_fsdp);
-
 // Beside row-parallel layers the first matrix is split by its columns; experts' over etp.
 inline constexpr auto kWholeRank =
     set_of(LoraTarget::o_proj, LoraTarget::down_proj, LoraTarget::out_proj, LoraTarget::experts);
@@ -90,9 +87,10 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
      },
      "transformers 5.23, src/transformers/quantizers/quantizer_bnb_4bit.py (no tensor-parallel "
      "plan)"},
-    // Parallel adapters read the gathered input that Transformer Engine's overlapped layers return
-    // (return_layernorm_output_gathered), and add to what such a layer has reduced.
-    {"lora_overlap_tp", kEvery - kParallelAdapters,
+    // Megatron-Bridge's parallel adapters read the gathered input that Transformer Engine's
+    // overlapped layers return (return_layernorm_output_gathered), and add to what such a layer has
+    // reduced.
+    {"lora_overlap_tp", kEvery - kMegatronCore,
      [](const Case& c) { return c.p.lora_rank > 0 && c.p.overlap.has(OverlapKind::tp); },
      [](const Case&) {
        return std::string(
@@ -110,12 +108,12 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
      [](const Case& c) { return c.p.lora_dropout > 0; },
      [](const Case& c) { return not_in(c, "dropout before adapters", "use lora_dropout 0"); },
      "qplan: its executor draws no random numbers in a step"},
-    {"lora_experts_etp", kParallelAdapters | set_of(RecipeKind::qplan),
+    {"lora_experts_etp", kCoreAndOwn,
      [](const Case& c) { return adapts_experts(c) && c.p.etp > 1; },
      [](const Case& c) { return not_in(c, "adapters of experts that etp splits", "use etp 1"); },
      "qplan: models/program/state_builder.cpp sums parts of gradients over tp alone, and "
      "models/program/adapters.cpp gathers over tp"},
-    {"lora_rank_tp", kParallelAdapters,
+    {"lora_rank_tp", kMegatronCore,
      [](const Case& c) {
        return c.p.lora_rank % c.p.tp != 0 &&
               !((c.p.lora_targets.empty() ? all_linear() : c.p.lora_targets) - kWholeRank).empty();
@@ -157,7 +155,7 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
      "PEFT 5d602fdb, src/peft/tuners/lora/layer.py:2283 (ParamWrapper does not work with "
      "use_dora); Megatron-Bridge 067f987d, src/megatron/bridge/peft/dora_layers.py (reads the one "
      "weight of a layer)"},
-    {"dora_parallel", kParallelAdapters,
+    {"dora_parallel", kMegatronCore,
      [](const Case& c) { return c.p.dora && (c.p.lora_dropout > 0 || c.p.lora_a2a); },
      [](const Case& c) {
        return not_in(c, "DoRA with dropout or an all-to-all of adapters",

@@ -6,15 +6,16 @@
 namespace qplan::rules {
 
 inline constexpr auto kData = std::to_array<Rule>({
-    {"zero_above_one", set_of(megatron, megatron_legacy, nanotron),
+    {"zero_above_one", kDistributedOptimizer | set_of(megatron_legacy, nanotron),
      [](const Case& c) { return c.p.zero > 1; },
      [](const Case& c) {
        return fmt::format("{} shards the optimizer only (zero 1), not zero {}{}", recipe_name(c),
-                          c.p.zero, c.recipe == megatron ? "; megatron-fsdp does" : "");
+                          c.p.zero,
+                          kDistributedOptimizer.has(c.recipe) ? "; megatron-fsdp does" : "");
      },
      "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:324 "
      "(use_distributed_optimizer); nanotron 2411b022, src/nanotron/helpers.py:409"},
-    {"zero_below_two", kTorch | set_of(megatron_fsdp), [](const Case& c) { return c.p.zero < 2; },
+    {"zero_below_two", kTorch | kMegatronFsdp, [](const Case& c) { return c.p.zero < 2; },
      [](const Case& c) {
        return fmt::format(
            "{} shards parameters: zero 3, or 2 to keep them gathered after forward, not {}",

@@ -156,7 +156,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
      },
      "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1462"},
     // DTensor shards the heads and does not repeat them.
-    {"key_value_heads_split", set_of(fsdp2, fsdp2_compile),
+    {"key_value_heads_split", kDTensors,
      [](const Case& c) { return !c.m.mla && !divides(c.p.tp, c.m.num_key_value_heads); },
      [](const Case& c) {
        return fmt::format("{} splits {} key-value heads, and cannot over tp {}; {}", recipe_name(c),
@@ -166,7 +166,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
      "torchtitan b5bcd76c, torchtitan/models/common/decoder.py:195; arithmetic: a DTensor is "
      "viewed as whole heads"},
     // Whatever cp_comm is: between ranks that share sequences Gated DeltaNet trades them for heads.
-    {"delta_net_heads", kMegatronCore | set_of(RecipeKind::qplan),
+    {"delta_net_heads", kCoreAndOwn,
      [](const Case& c) {
        const std::int64_t ranks = std::int64_t{c.p.tp} * c.p.cp;
        return c.m.delta_net && !divides(ranks, c.m.delta_net->num_key_heads);
@@ -192,7 +192,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
      },
      "transformers 5.23.0, models/qwen3_next/configuration_qwen3_next.py (base_model_tp_plan: "
      "gather_output)"},
-    {"mamba_heads", kMegatronCore | set_of(RecipeKind::qplan),
+    {"mamba_heads", kCoreAndOwn,
      [](const Case& c) {
        if (!c.m.mamba) return false;
        const std::int64_t groups = c.m.mamba->num_groups;
@@ -275,8 +275,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
      },
      "Megatron-LM d98e8a64, megatron/core/model_parallel_config.py:504, "
      "megatron/training/arguments.py:1436"},
-    {"moe_needs_sequence_parallel",
-     set_of(megatron, megatron_fsdp, fsdp2_compile, RecipeKind::qplan),
+    {"moe_needs_sequence_parallel", kCoreAndOwn | set_of(fsdp2_compile),
      [](const Case& c) { return c.m.moe && c.p.tp > 1 && !c.p.sequence_parallel; },
      [](const Case& c) {
        return fmt::format(

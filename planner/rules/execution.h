@@ -55,6 +55,10 @@ inline std::string unmoved_states(const Case& c, std::string_view what) {
       what);
 }
 
+// Without layers of Gated DeltaNet and Mamba-2. torchtitan has Qwen3.5, behind a vision tower of
+// its own, and splits its heads otherwise (torchtitan/models/qwen3_5).
+inline constexpr RecipeSet kWithoutRecurrence = kEarlyMegatron | set_of(nanotron, fsdp2_compile);
+
 inline constexpr auto kExecution = std::to_array<Rule>({
     // Recompute.
     {"recompute_words", kEvery,
@@ -134,7 +138,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:347 (since 2024); nanotron "
      "2411b022, src/nanotron/optim/zero.py (no offload); PyTorch 2.9, "
      "torch/nn/parallel/distributed.py (no offload)"},
-    {"offload_optimizer_zero", kDeepSpeed | set_of(megatron),
+    {"offload_optimizer_zero", kDeepSpeed | kDistributedOptimizer,
      [](const Case& c) { return c.p.offload.optimizer > 0 && c.p.zero == 0; },
      [](const Case&) {
        return std::string("optimizer offload needs a sharded optimizer; use zero 1 or more");
@@ -188,8 +192,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            to_string(c.p.offload), c.p.zero);
      },
      "DeepSpeed edaa7221, deepspeed/runtime/zero/stage3.py:777"},
-    {"offload_activations_available",
-     set_of(megatron_legacy, nanotron, fsdp1, fsdp2, fsdp2_compile, RecipeKind::qplan),
+    {"offload_activations_available", kTorch | set_of(megatron_legacy, nanotron, RecipeKind::qplan),
      [](const Case& c) { return c.p.offload.activation_layers != 0; },
      [](const Case& c) { return not_in(c, "activation offload", "use recompute"); },
      "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1323; qplan: no other "
@@ -247,7 +250,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      "transformer_engine/pytorch/attention/dot_product_attention/utils.py:647"},
 
     // Launching.
-    {"fp8_parameters_without_fp8", set_of(RecipeKind::megatron),
+    {"fp8_parameters_without_fp8", kDistributedOptimizer,
      [](const Case& c) {
        const Precision p = c.p.precision;
        return !c.p.fp8_param_gather && p != Precision::fp8 && p != Precision::mxfp8;
@@ -300,9 +303,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "modelled; leave deterministic out");
      },
      "Megatron-LM d98e8a64, megatron/core/ssm/gated_delta_net/gdn.py:69; qplan: not modelled"},
-    // Frameworks without the layer. torchtitan has Qwen3.5, behind a vision tower of its own, and
-    // splits its heads otherwise (torchtitan/models/qwen3_5).
-    {"delta_net_available", set_of(megatron_legacy, megatron_deepspeed, nanotron, fsdp2_compile),
+    {"delta_net_available", kWithoutRecurrence,
      [](const Case& c) { return c.m.delta_net.has_value(); },
      [](const Case& c) {
        return not_in(c, "Gated DeltaNet that qplan knows", "use megatron, deepspeed or fsdp2");
@@ -317,8 +318,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "leave deterministic out");
      },
      "Megatron-LM d98e8a64, megatron/core/ssm/ops/common/determinism.py:27; qplan: not modelled"},
-    {"mamba_available", set_of(megatron_legacy, megatron_deepspeed, nanotron, fsdp2_compile),
-     [](const Case& c) { return c.m.mamba.has_value(); },
+    {"mamba_available", kWithoutRecurrence, [](const Case& c) { return c.m.mamba.has_value(); },
      [](const Case& c) {
        return not_in(c, "Mamba-2 that qplan knows", "use megatron, deepspeed or fsdp2");
      },

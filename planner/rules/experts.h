@@ -15,7 +15,7 @@ constexpr bool has_expert_library(int compute_capability) {
 }
 
 inline constexpr auto kExperts = std::to_array<Rule>({
-    {"expert_parallel_available", set_of(megatron_legacy, megatron_deepspeed, ddp, fsdp1, fsdp2),
+    {"expert_parallel_available", kEarlyMegatron | kFsdpOfModules | set_of(ddp),
      [](const Case& c) { return c.p.ep > 1; },
      [](const Case& c) {
        return not_in(c, "expert parallelism for this model",
@@ -23,8 +23,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      },
      "accelerate 16cb6eb8, src/accelerate/parallelism_config.py (no experts); Megatron-DeepSpeed "
      "4efb479d, megatron/arguments.py:608 (experts of other models)"},
-    {"expert_tensor_available", kEvery - set_of(megatron, megatron_fsdp, RecipeKind::qplan),
-     [](const Case& c) { return c.p.etp > 1; },
+    {"expert_tensor_available", kEvery - kCoreAndOwn, [](const Case& c) { return c.p.etp > 1; },
      [](const Case& c) {
        return not_in(c, "expert tensor parallelism", fmt::format("use etp 1, not {}", c.p.etp));
      },
@@ -57,13 +56,13 @@ inline constexpr auto kExperts = std::to_array<Rule>({
                           to_word(c.p.moe_dispatcher));
      },
      "arithmetic: without experts no token is sent"},
-    {"dispatcher_available", kEvery - kMegatronCore - set_of(fsdp2, fsdp2_compile, dualpipe),
+    {"dispatcher_available", kEvery - kMegatronCore - kDTensors - set_of(dualpipe),
      [](const Case& c) { return is_fused_dispatcher(c.p.moe_dispatcher); },
      [](const Case& c) {
        return not_in(c, fmt::format("{} dispatcher", to_word(c.p.moe_dispatcher)), "use alltoall");
      },
      "Megatron-LM d98e8a64, --moe-flex-dispatcher-backend; qplan: no other recipe has the choice"},
-    {"capacity_without_experts", kMegatronCore | set_of(RecipeKind::qplan),
+    {"capacity_without_experts", kCoreAndOwn,
      [](const Case& c) { return !c.m.moe && c.p.moe_capacity_factor > 0; },
      [](const Case& c) {
        return fmt::format("the model has no experts for capacity {}", c.p.moe_capacity_factor);
@@ -115,7 +114,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      },
      "DeepEP dd758ca, README.md:71"},
     // Whose modules are transformers'.
-    {"every_expert", set_of(deepspeed, fsdp1, fsdp2),
+    {"every_expert", kHuggingFace - set_of(ddp),
      [](const Case& c) { return c.m.moe && c.m.moe->scales_inputs; },
      [](const Case& c) {
        return fmt::format(
@@ -134,7 +133,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      },
      "transformers 5.23.0, models/deepseek_v32/modeling_deepseek_v32.py "
      "(DeepseekV32Indexer.forward); qplan: not modelled"},
-    {"model_available", set_of(megatron_legacy, megatron_deepspeed),
+    {"model_available", kEarlyMegatron,
      [](const Case& c) {
        return c.m.qk_norm || c.m.moe || c.m.mla || c.m.vision || c.m.parallel_mlp ||
               c.m.norm_place != NormPlace::before || c.m.gelu_gate;

@@ -62,7 +62,7 @@ constexpr auto kRepositories = std::to_array<Repositories>({
     {set_of(RecipeKind::megatron_deepspeed), {"Megatron-DeepSpeed ", "DeepSpeed "}},
     {set_of(RecipeKind::deepspeed), {"DeepSpeed ", "transformers "}},
     {set_of(RecipeKind::ddp), {"PyTorch ", "transformers ", "accelerate "}},
-    {set_of(RecipeKind::fsdp1, RecipeKind::fsdp2), {"accelerate ", "PyTorch ", "transformers "}},
+    {kFsdpOfModules, {"accelerate ", "PyTorch ", "transformers "}},
     {set_of(RecipeKind::fsdp2_compile), {"torchtitan ", "PyTorch "}},
     {set_of(RecipeKind::nanotron), {"nanotron "}},
     {set_of(RecipeKind::dualpipe), {"DualPipe ", "DeepEP "}},

@@ -26,7 +26,7 @@ inline constexpr auto kOptimizers = std::to_array<Rule>({
     // A momentum alone is of its parameter's format in torch; Megatron's and our own are fp32.
     {"moment_format_of_adam", kEvery,
      [](const Case& c) {
-       const bool in_torch = !(kMegatronCore | set_of(qplan)).has(c.recipe);
+       const bool in_torch = !kCoreAndOwn.has(c.recipe);
        const bool narrows = c.p.optimizer == OptimizerKind::adam ||
                             (in_torch && (c.p.optimizer == OptimizerKind::sgd ||
                                           c.p.optimizer == OptimizerKind::lion));
@@ -65,7 +65,7 @@ inline constexpr auto kOptimizers = std::to_array<Rule>({
      },
      "Megatron-LM d98e8a64, megatron/training/arguments.py:1884; qplan: "
      "costmodel/price/compute_price.cpp prices Adam's step on the host"},
-    {"muon_fp16", set_of(megatron),
+    {"muon_fp16", kDistributedOptimizer,
      [](const Case& c) {
        const bool emerging = is_muon(c) || c.p.optimizer == OptimizerKind::lion;
        return emerging && c.p.precision == Precision::fp16;
@@ -75,7 +75,7 @@ inline constexpr auto kOptimizers = std::to_array<Rule>({
                           to_word(c.p.optimizer));
      },
      "Megatron-LM d98e8a64, megatron/core/optimizer/__init__.py:775"},
-    {"muon_shard_groups", set_of(megatron),
+    {"muon_shard_groups", kDistributedOptimizer,
      [](const Case& c) { return is_muon(c) && c.p.zero > 0 && c.p.fsdp_shard > 0; },
      [](const Case&) {
        return std::string(
@@ -84,7 +84,7 @@ inline constexpr auto kOptimizers = std::to_array<Rule>({
      },
      "Megatron-LM d98e8a64, megatron/core/optimizer/layer_wise_optimizer.py "
      "(num_distributed_optimizer_instances > 1)"},
-    {"muon_expert_vectors", set_of(megatron),
+    {"muon_expert_vectors", kDistributedOptimizer,
      [](const Case& c) { return is_muon(c) && c.p.zero > 0 && c.m.moe && c.m.moe->expert_bias; },
      [](const Case& c) {
        return fmt::format(

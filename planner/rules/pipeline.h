@@ -10,8 +10,7 @@ namespace qplan::rules {
 
 // Pipelines that place whole layers by even division; the others balance uneven counts by
 // themselves (DeepSpeed's partition_method, torchtitan's generated split, nanotron's cost blocks).
-inline constexpr RecipeSet kEvenStages =
-    set_of(megatron, megatron_legacy, megatron_fsdp, RecipeKind::qplan);
+inline constexpr RecipeSet kEvenStages = kCoreAndOwn | set_of(megatron_legacy);
 
 constexpr std::int64_t stage_count(const ParallelPlan& p) {
   return std::int64_t{p.pp} * p.vpp;
@@ -183,7 +182,7 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
            c.p.pp);
      },
      "torchtitan b5bcd76c, torchtitan/models/common/decoder.py:168"},
-    {"schedule_available", kEvery - set_of(fsdp1, fsdp2),
+    {"schedule_available", kEvery - kFsdpOfModules,
      [](const Case& c) { return !schedules_of(c.recipe).has(c.p.schedule); },
      [](const Case& c) {
        return not_in(c, fmt::format("{} schedule", to_word(c.p.schedule)),
@@ -192,7 +191,7 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
      "Megatron-LM d98e8a64, megatron/core/pipeline_parallel/schedules.py; DeepSpeed edaa7221, "
      "deepspeed/runtime/pipe/engine.py:389; torchtitan b5bcd76c, torchtitan/config/configs.py:216; "
      "nanotron 2411b022, src/nanotron/config/utils_config.py:103"},
-    {"pipeline_available", set_of(fsdp1, fsdp2), [](const Case& c) { return c.p.pp > 1; },
+    {"pipeline_available", kFsdpOfModules, [](const Case& c) { return c.p.pp > 1; },
      [](const Case& c) {
        return not_in(c, "pipeline over Hugging Face modules",
                      fmt::format("use pp 1, not {}", c.p.pp));

@@ -104,7 +104,7 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
      },
      "TransformerEngine d0067d0d, transformer_engine/pytorch/utils.py:618; TransformerEngine "
      "d0067d0d, transformer_engine/pytorch/tensor/mxfp8_tensor.py:129"},
-    {"precision_aware_optimizer", set_of(megatron),
+    {"precision_aware_optimizer", kDistributedOptimizer,
      [](const Case& c) {
        return c.p.zero == 0 &&
               (c.p.main_params_dtype != DType::fp32 || c.p.moment_dtype != DType::fp32);

@@ -94,8 +94,8 @@ void set_degrees(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   // Megatron's --expert-tensor-parallel-size is tp where nobody gives it (arguments.py), as far as
   // the ranks of a stage go round; the others do not cut experts.
   const std::int64_t ranks = std::int64_t{plan.tp} * plan.cp * plan.dp;
-  const bool cuts = in.recipe == RecipeKind::megatron || in.recipe == RecipeKind::megatron_fsdp;
-  plan.etp = cuts && ranks % (std::int64_t{plan.ep} * plan.tp) == 0 ? plan.tp : 1;
+  plan.etp =
+      kMegatronCore.has(in.recipe) && ranks % (std::int64_t{plan.ep} * plan.tp) == 0 ? plan.tp : 1;
   if (!row.text("etp").empty()) plan.etp = degree(row, "etp");
 }
 
