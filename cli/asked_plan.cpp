@@ -55,11 +55,6 @@ std::string place_layers(const Job& job, ParallelPlan& plan) {
       job.model.num_layers, stages);
 }
 
-// Without ZeRO no rank gathers parameters: an overlap that nobody wrote does not hide that.
-void hide_what_there_is(ParallelPlan& plan) {
-  if (plan.zero == 0) plan.overlap.remove(OverlapKind::param);
-}
-
 // What a line and options say, with `job`'s batch and length where they do not.
 ParallelPlan plan_of(const Job& job, const std::string& line, const PlanWords& words,
                      const ParallelPlan& batch) {
@@ -113,7 +108,9 @@ ParallelPlan plan_of(const Job& job, const ParallelPlan& file, const PlanWords& 
     plan.cp_comm = default_cp_comm(job.model, plan, job.recipe());
   }
   // A file says all words; those that hide what another word of it asks for go with that.
-  if (file.zero > 0 && !words.contains("overlap")) hide_what_there_is(plan);
+  if (file.zero > 0 && !words.contains("overlap")) {
+    plan.overlap = overlap_at_zero(plan.zero, plan.overlap);
+  }
   return plan;
 }
 

@@ -169,7 +169,7 @@ void drop_empty_words(ParallelPlan& plan) {
     plan.overlap.remove(OverlapKind::tp);
   }
   if (plan.ep == 1) plan.overlap.remove(OverlapKind::ep);
-  if (plan.zero == 0) plan.overlap.remove(OverlapKind::param);
+  plan.overlap = overlap_at_zero(plan.zero, plan.overlap);
 }
 
 // The framework's own placing; filled from the front (phrases.tsv), a pipeline of up to 16 stages

@@ -202,9 +202,8 @@ std::vector<Sharding> sharding(const Recipe& recipe, const SearchSpace& space,
     if (alone && zero > 1 && space[&P::zero].empty()) continue;
     // Delayed weight gradients need whole gradients (rule split_backward_sharding).
     if (split_backward && zero >= 2 && space[&P::zero].empty()) continue;
-    for (EnumSet<OverlapKind> o : or_default(space[&P::overlap], {so_far.overlap})) {
-      if (zero == 0) o.remove(OverlapKind::param);
-      choices.push_back({zero, o});
+    for (const EnumSet<OverlapKind> o : or_default(space[&P::overlap], {so_far.overlap})) {
+      choices.push_back({zero, overlap_at_zero(zero, o)});
     }
   }
   return choices;

@@ -445,14 +445,17 @@ CpComm default_cp_comm(const ModelSpec& model, const ParallelPlan& plan, const R
   return best;
 }
 
+EnumSet<OverlapKind> overlap_at_zero(int zero, EnumSet<OverlapKind> overlap) {
+  return zero == 0 ? overlap.remove(OverlapKind::param) : overlap;
+}
+
 ParallelPlan defaults_beside(const ParallelPlan& said, const ModelSpec& model,
                              const Recipe& recipe) {
   ParallelPlan plan =
       default_plan(model, recipe, said.world(), said.global_batch_size, said.seq_len);
   plan.grad_dtype = default_grad_dtype(recipe, said.precision);
   if (said.cp > 1) plan.cp_comm = default_cp_comm(model, said, recipe);
-  // Without ZeRO no rank gathers parameters: an overlap that nobody wrote does not hide that.
-  if (said.zero == 0) plan.overlap.remove(OverlapKind::param);
+  plan.overlap = overlap_at_zero(said.zero, plan.overlap);
   return plan;
 }
 

@@ -72,6 +72,8 @@ DType default_grad_dtype(const Recipe& recipe, Precision precision);
 // The first of the recipe's exchanges under which the plan breaks fewest rules: its only kind, or
 // one that has the model's windows and sinks.
 CpComm default_cp_comm(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe);
+// What there is to hide of an overlap that nobody wrote: without ZeRO no rank gathers parameters.
+EnumSet<OverlapKind> overlap_at_zero(int zero, EnumSet<OverlapKind> overlap);
 // What a plan's words are where its line does not say them: the recipe's defaults, as they follow
 // from the words that every line says.
 ParallelPlan defaults_beside(const ParallelPlan& said, const ModelSpec& model,
