@@ -1,6 +1,6 @@
 #pragma once
-// Words of a shell script: quotes, escapes and continued lines (shell_words.cpp), and what follows
-// a '$': variables, arrays, defaults, arithmetic, other commands (shell_expansion.cpp).
+// Words of a shell script: quotes, escapes and continued lines (words.cpp), and what follows
+// a '$': variables, arrays, defaults, arithmetic, other commands (expansion.cpp).
 
 #include <cstdint>
 #include <map>

@@ -1,0 +1,152 @@
+// Commands of a shell script: those that change what is read (source, set, unset, let, read), and
+// those that are kept with their words. A backslash that was forgotten between two of them is
+// found.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/error.h"
+#include "planner/frameworks/shell/script_reader.h"
+
+namespace qplan {
+namespace {
+
+// That set variables as they run.
+constexpr std::array<std::string_view, 3> kReaders{"read", "printf", "mapfile"};
+
+// "a.b.c=d", "+a.b=c", "~a.b": what Hydra takes, and no shell.
+bool is_override(std::string_view word) {
+  word.remove_prefix(std::min(word.find_first_not_of("+~"), word.size()));
+  const std::size_t end = std::min(word.find('='), word.size());
+  const std::string_view key = word.substr(0, end);
+  const std::size_t dot = key.find('.');
+  if (end == word.size() || dot == 0 || dot == std::string_view::npos) return false;
+  return std::all_of(key.begin(), key.end(),
+                     [](char c) { return is_shell_name(c) || c == '.' || c == '@'; });
+}
+
+// As "eval" joins its words: by blanks.
+ShellText joined(std::span<const ShellText> words) {
+  ShellText text;
+  for (const ShellText& word : words) {
+    if (!text.empty()) {
+      text.push_back(text.back());
+      text.back().c = ' ';
+      text.back().certainty = Certainty::known;
+    }
+    text.insert(text.end(), word.begin(), word.end());
+  }
+  return text;
+}
+
+}  // namespace
+
+// `words` that stand in `span` of the text, with a here-document's `input`.
+void ScriptReader::run(ShellCommand command, std::span<const ShellText> words, Span span,
+                       const ShellText& input) {
+  if (words.empty() || test_result(words)) return;
+  if (sets_next_) {
+    sets_next_ = false;
+    return set_unknown(words[0]);
+  }
+  const std::string first = plain(words[0]);
+  if (first == "eval") return read_again(joined(words.subspan(1)));
+  const bool continues = lost_continuation(first, span.begin);
+  command_end_ = span.end;
+  command_remark_ = remark_at_;
+  if (continues) {
+    for (const ShellText& word : words) script_.commands.back().words.push_back(source(word));
+    return;
+  }
+  command_begin_ = span.begin;
+  if (first == "source" || first == ".") {
+    if (words.size() > 1) include(words[1]);
+    return;
+  }
+  if (first == "shift") return forget_arguments();
+  if (first == "set") {
+    if (words.size() > 1 && plain(words[1]) == "--") {
+      forget_arguments();
+      set_arguments(words.subspan(2));
+    }
+    return;
+  }
+  if (first == "unset") {
+    for (const ShellText& word : words.subspan(1)) {
+      const auto known = variables_.find(plain(word));
+      if (known == variables_.end()) continue;
+      branches_.reached() == Truth::yes ? void(variables_.erase(known)) : set_unknown(word);
+    }
+    return;
+  }
+  if (first == "let") {
+    for (const ShellText& word : words.subspan(1)) {
+      if (!word.empty()) set_by_arithmetic(plain(word), span.begin);
+    }
+    return;
+  }
+  if (call(first, words)) return;
+  if (first == "export") export_names(words.subspan(1));
+  if (is_in(kReaders, first)) {
+    for (const ShellText& word : words.subspan(1)) set_unknown(word);
+    return;
+  }
+  for (const ShellText& word : words) command.words.push_back(source(word));
+  script_.commands.push_back(std::move(command));
+  start_shell(words, input);
+}
+
+// A line that begins with an argument, directly below a command with arguments of its kind, or
+// with a program that may take them: the backslash between them was forgotten.
+bool ScriptReader::lost_continuation(const std::string& first, std::size_t begin) {
+  const bool flag = first.starts_with("--");
+  if ((!flag && !is_override(first)) || script_.commands.empty()) return false;
+  if (!command_end_ || *command_end_ + 1 != begin) return false;
+  const std::vector<ShellWord>& before = script_.commands.back().words;
+  const bool has_others =
+      !before.front().text.starts_with("-") &&
+      std::any_of(before.begin(), before.end(), [&](const ShellWord& word) {
+        if (flag) return word.text.starts_with("--");
+        return is_override(word.text) || word.text == "-m" || word.text.ends_with(".py");
+      });
+  if (!has_others) return false;
+  script_.findings.push_back(
+      {Severity::error, "missing_continuation", sources_.place(in_.letter(*command_end_)),
+       fmt::format("no backslash ends the line, so the command ends here and the line below, "
+                   "which begins with {}, is a command of its own",
+                   shown(first)),
+       "end the line with a backslash", "bash(1), quoting", continued_line()});
+  return true;
+}
+
+// A backslash at the end of the command's last line, whose remark goes above the command.
+std::vector<Edit> ScriptReader::continued_line() {
+  const std::size_t end = *command_end_;
+  if (!command_remark_) return edit_of(sources_, in_, end, end, " \\");
+  std::size_t behind = *command_remark_;
+  while (behind > 0 && is_shell_blank(in_.text[behind - 1])) --behind;
+  auto fix = edit_of(sources_, in_, behind, end, " \\");
+  if (!fix.empty() && in_.letters == nullptr) {
+    fix.push_back(words_.remark_above(command_begin_, *command_remark_, end));
+  }
+  return fix;
+}
+
+void ScriptReader::include(const ShellText& name) {
+  const ShellWord word = source(name);
+  if (const auto found = find_file_ ? find_file_(word.text) : std::nullopt) {
+    ++sourced_deep_;
+    read(found->text, found->name);
+    --sourced_deep_;
+    return;
+  }
+  const std::string base = base_of(word.text);
+  script_.findings.push_back(
+      {Severity::note, "sourced_file_missing", word.place,
+       fmt::format("{} is read here and is not among the files given", shown(base)),
+       fmt::format("give {} too", shown(base)), ""});
+}
+
+}  // namespace qplan
