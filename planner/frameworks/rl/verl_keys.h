@@ -26,6 +26,7 @@ inline std::string key(std::string_view section, std::string_view name) {
 
 std::string program_of(const Settings& settings);
 // Supervised fine-tuning: its keys are others, read under those of the actor.
+bool is_sft_program(std::string_view program);
 bool is_sft(const Settings& settings);
 // The whole configuration that overrides change, where it is verl's own; null: another one's.
 const OptionList* defaults_of(const Settings& settings);
