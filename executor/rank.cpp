@@ -11,7 +11,7 @@ namespace {
 
 StateShard::Section section(std::int64_t first, std::int64_t total, std::int64_t ranks,
                             std::int64_t position) {
-  const std::int64_t size = (total + ranks - 1) / ranks;
+  const std::int64_t size = ceil_div(total, ranks);
   const std::int64_t begin = std::min(position * size, total);
   return {.begin = first + begin,
           .count = std::min(size, total - begin),

@@ -11,6 +11,11 @@ constexpr double as_double(std::int64_t n) {
   return static_cast<double>(n);
 }
 
+// Of counts above zero: how many of `b` cover `a`.
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
 // A number of (bytes^B * flops^F * seconds^S). Doubles hold whole bytes exactly up to 2^53 (8 PiB).
 template <int B, int F, int S>
 class Quantity {

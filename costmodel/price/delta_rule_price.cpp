@@ -18,7 +18,7 @@ Price delta_rule_price(const GatedDeltaRule& work, const HardwareProfile& hardwa
   const BytesPerSecond bandwidth = hardware.gpu.memory_bandwidth * fit.bandwidth_efficiency;
   const Seconds within = overlapped(parts.within_flops / (peak->second * fit.efficiency),
                                     parts.within_traffic / bandwidth);
-  const auto chunks = static_cast<double>((work.seq_len + work.chunk - 1) / work.chunk);
+  const auto chunks = as_double(ceil_div(work.seq_len, work.chunk));
   const double blocks = static_cast<double>(work.batch * work.value_heads) * fit.blocks_per_head;
   const double waves = std::ceil(blocks / hardware.gpu.multiprocessors);
   const Seconds step = work.pass == Pass::forward ? fit.chunk : fit.backward_chunk;

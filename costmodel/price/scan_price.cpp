@@ -21,7 +21,7 @@ Price scan_price(const StateSpaceScan& work, const HardwareProfile& hardware) {
       (forward ? fit.bandwidth_efficiency : fit.backward_bandwidth_efficiency);
   const ScanParts parts = parts_of(work);
   const Seconds within = parts.flops / (peak->second * efficiency) + parts.traffic / bandwidth;
-  const auto chunks = static_cast<double>((work.seq_len + work.chunk - 1) / work.chunk);
+  const auto chunks = as_double(ceil_div(work.seq_len, work.chunk));
   const Seconds step = forward ? fit.chunk : fit.backward_chunk;
   const Seconds between = std::max(step * chunks, parts.passing_traffic / bandwidth);
   return {within + between, fit.assumed ? PriceSource::assumed : PriceSource::formula, fit.error};

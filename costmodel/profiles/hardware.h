@@ -120,9 +120,10 @@ struct StepRatio {
 };
 using StepRatios = std::map<std::string, std::vector<StepRatio>>;  // by kind
 
-// A kind's efficiency is the traffic that op.cpp counts for it / time / bandwidth. It may be well
-// above 1: traffic is counted for a kernel that reads each logit twice and keeps it in fp32, and
-// one that reads it once and keeps 16 bits moves a quarter of that. More than this is a mistake.
+// A kind's efficiency is the traffic that rowwise_work.cpp counts for it / time / bandwidth. It may
+// be well above 1: traffic is counted for a kernel that reads each logit twice and keeps it in
+// fp32, and one that reads it once and keeps 16 bits moves a quarter of that. More than this is a
+// mistake.
 inline constexpr double kMostMemoryEfficiency = 8;
 
 // Products that are added to fp32 sums, where a fit has no accumulate_exposed: they run at `rate`
@@ -315,8 +316,7 @@ std::vector<std::string> hardware_names();
 
 // Nodes that so many GPUs fill, the last one in part.
 inline std::int64_t nodes_for(const HardwareProfile& hardware, std::int64_t gpus) {
-  const std::int64_t per_node = hardware.link.gpus_per_node;
-  return (gpus + per_node - 1) / per_node;
+  return ceil_div(gpus, hardware.link.gpus_per_node);
 }
 
 // What goes over PCIe from GPU to GPU of a node without NVLink, all at once, each way.

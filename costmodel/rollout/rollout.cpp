@@ -243,8 +243,8 @@ Seconds RolloutModel::step(std::int64_t sequences, double context) const {
   // Stages work on as many batches at once, each of which passes all layers in a step. (What they
   // hand on is next to nothing.)
   const std::int64_t batches = std::int64_t{layout_.dp} * layout_.pp;
-  std::int64_t each = (sequences + batches - 1) / batches;
-  if (model_.moe) each = (each + layout_.tp - 1) / layout_.tp * layout_.tp;
+  std::int64_t each = ceil_div(sequences, batches);
+  if (model_.moe) each = ceil_div(each, layout_.tp) * layout_.tp;
   const auto cached = static_cast<std::int64_t>(std::max(1.0, context - 1));
   return forward(each, 1, cached) + kEngineHost.step +
          kEngineHost.sequence * static_cast<double>(sequences);
@@ -328,7 +328,7 @@ std::int64_t RolloutModel::most_at_once(const RolloutWork& work,
     const std::int64_t n = work.sequences;
     Bytes peak;
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t left = (n - i + layout_.dp - 1) / layout_.dp;
+      const std::int64_t left = ceil_div(n - i, layout_.dp);
       peak =
           std::max(peak, each(ascending[static_cast<std::size_t>(i)]) * static_cast<double>(left));
     }

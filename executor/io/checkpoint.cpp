@@ -254,7 +254,7 @@ void Checkpoint::read(StateKind kind, std::int64_t index, std::int64_t first,
     const ElementRuns& p = stored.runs;
     // The first run that ends behind `first`.
     const std::int64_t reach = first - p.begin - p.count + 1;
-    std::int64_t t = reach <= 0 || p.times == 1 ? 0 : (reach + p.stride - 1) / p.stride;
+    std::int64_t t = reach <= 0 || p.times == 1 ? 0 : ceil_div(reach, p.stride);
     for (; t < p.times && p.begin + t * p.stride < end; ++t) {
       const std::int64_t begin = p.begin + t * p.stride;
       const std::int64_t from = std::max(begin, first), to = std::min(begin + p.count, end);

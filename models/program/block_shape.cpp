@@ -115,7 +115,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.params_offload = plan.offload.params;
   s.nvme = plan.offload.nvme;
   if (plan.optimizer == OptimizerKind::muon && plan.zero > 0) {
-    s.dealt_layers = (model.num_layers + plan.pp - 1) / plan.pp;
+    s.dealt_layers = ceil_div(model.num_layers, plan.pp);
   }
   s.recompute = plan.recompute.kind;
   s.recompute_modules =

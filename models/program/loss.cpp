@@ -63,9 +63,9 @@ std::int64_t loss_chunks(const ModelSpec& model, const LossTraits& loss, std::in
   std::int64_t chunks = loss.chunks;
   if (loss.by_vocabulary) {
     // A part has the power of two of tokens that is no less than tokens over this ratio.
-    const std::int64_t ratio = (model.vocab_size + model.hidden_size - 1) / model.hidden_size;
+    const std::int64_t ratio = ceil_div(model.vocab_size, model.hidden_size);
     const std::int64_t rows = static_cast<std::int64_t>(
-        std::bit_ceil(static_cast<std::uint64_t>((tokens + ratio - 1) / ratio)));
+        std::bit_ceil(static_cast<std::uint64_t>(ceil_div(tokens, ratio))));
     chunks = std::max<std::int64_t>(1, tokens / rows);
   }
   return model.num_mtp_layers > 0 || tokens % chunks != 0 ? 1 : chunks;

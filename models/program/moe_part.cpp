@@ -66,7 +66,7 @@ std::int64_t MoePart::rows_dealt_out() const {
   const auto& s = c_.shape;
   const std::int64_t n = c_.local_tokens, experts = moe.num_experts;
   const std::int64_t stretch = s.cp == 1 ? n : std::gcd(n, s.seq_len / (2 * s.cp));  // of a zig-zag
-  const std::int64_t most = (stretch * moe.top_k + experts - 1) / experts;  // to one expert
+  const std::int64_t most = ceil_div(stretch * moe.top_k, experts);  // to one expert
   const std::int64_t all = s.ep * n * std::min(moe.top_k, experts / s.ep);
   return std::min(n / stretch * most * experts, all);
 }

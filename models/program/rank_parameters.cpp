@@ -164,7 +164,7 @@ void place(std::vector<PackedParameter>& table) {
 // Megatron pads the vocabulary to a multiple of 128 * tp (vocab_utils.py).
 std::int64_t vocabulary_share(const ModelSpec& m, const BlockShape& s) {
   const std::int64_t unit = std::int64_t{128} * s.tp;
-  return (m.vocab_size + unit - 1) / unit * unit / s.tp;
+  return ceil_div(m.vocab_size, unit) * unit / s.tp;
 }
 
 ModelPart model_part(BlockKind kind) {

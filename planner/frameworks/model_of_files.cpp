@@ -162,7 +162,7 @@ std::int64_t vocabulary_of(const Arguments& a) {
 std::int64_t padded_vocabulary(const Arguments& a) {
   const std::int64_t unit = a.whole("--make-vocab-size-divisible-by").value_or(128) *
                             a.whole("--tensor-model-parallel-size").value_or(1);
-  return (vocabulary_of(a) + unit - 1) / unit * unit;
+  return ceil_div(vocabulary_of(a), unit) * unit;
 }
 
 std::vector<LayerKind> layers_of_pattern(const std::string& pattern) {

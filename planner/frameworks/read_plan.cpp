@@ -412,7 +412,7 @@ class Reading {
     if (const Setting* const of = own.find("steps_of")) {
       const std::int64_t ranks = std::max<std::int64_t>(1, scene_.question.limits.gpus);
       const std::int64_t each = plan.micro_batch_size * ranks;
-      draft.accumulation = (whole_of(of->value) + each - 1) / each;
+      draft.accumulation = ceil_div(whole_of(of->value), each);
     }
   }
 

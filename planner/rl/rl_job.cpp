@@ -29,10 +29,6 @@ constexpr Seconds kChangeOfHands(7);
 // loader's copy. Assumed.
 constexpr Seconds kTensorHandOver = microseconds(100);
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
 // Lengths of whole answers, prompt included, as `n` ranks' share of them has.
 std::vector<std::int64_t> whole_lengths(const RlJob& job, std::int64_t n) {
   std::vector<std::int64_t> lengths = job.response.quantiles(n);

@@ -37,14 +37,14 @@ std::int64_t divisible_batch(std::int64_t sequences, std::int64_t gpus) {
   for (std::int64_t d = 2; d <= gpus && 4 * d <= sequences; ++d) {
     if (gpus % d == 0) unit = d;
   }
-  return std::max<std::int64_t>(1, (sequences + unit - 1) / unit) * unit;
+  return std::max<std::int64_t>(1, ceil_div(sequences, unit)) * unit;
 }
 
 // The batches that a search is asked about. What a framework's files say may leave few degrees of
 // data parallelism, which one that all divide finds.
 std::vector<std::int64_t> batches_of(const Packing& packing, std::int64_t gpus, bool of_files) {
   std::vector<std::int64_t> batches{divisible_batch(packing.sequences, gpus)};
-  const std::int64_t all = (packing.sequences + gpus - 1) / gpus * gpus;
+  const std::int64_t all = ceil_div(packing.sequences, gpus) * gpus;
   if (of_files && all != batches.front()) batches.push_back(all);
   return batches;
 }

@@ -111,7 +111,7 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
     {"lora_experts_etp", kCoreAndOwn,
      [](const Case& c) { return adapts_experts(c) && c.p.etp > 1; },
      [](const Case& c) { return not_in(c, "adapters of experts that etp splits", "use etp 1"); },
-     "qplan: models/program/state_builder.cpp sums parts of gradients over tp alone, and "
+     "qplan: models/program/state_transfers.cpp sums parts of gradients over tp alone, and "
      "models/program/adapters.cpp gathers over tp"},
     {"lora_rank_tp", kMegatronCore,
      [](const Case& c) {

@@ -54,7 +54,7 @@ struct Candidates {
   void add(const Wishes& wishes) {
     const std::int64_t high = low + std::ssize(fulfilled) - 1;
     for (const auto& [factor, weight] : wishes) {
-      for (std::int64_t b = (low + factor - 1) / factor * factor; b <= high; b += factor) {
+      for (std::int64_t b = ceil_div(low, factor) * factor; b <= high; b += factor) {
         fulfilled[static_cast<std::size_t>(b - low)] += weight;
       }
     }

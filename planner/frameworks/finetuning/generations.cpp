@@ -46,7 +46,7 @@ class Generations {
       const std::int64_t micro = whole("--per_device_train_batch_size", swift ? 1 : 8);
       unit_ = micro * ranks;
       words_ = fmt::format("per_device_train_batch_size {} x {} GPUs", micro, ranks);
-      const std::int64_t of_sixteen = (16 + unit_ - 1) / unit_;
+      const std::int64_t of_sixteen = ceil_div(16, unit_);
       steps_ = whole("--steps_per_generation",
                      whole("--gradient_accumulation_steps", swift ? of_sixteen : 1));
     }
@@ -206,7 +206,7 @@ class Generations {
             "microbatches of {}: a multiple of {} does",
             batch_, groups_, prompts, plan.dp, micro, each),
         fmt::format("steps_per_generation or global_batch_size for {} answers",
-                    each * groups_ * std::max<std::int64_t>(1, (prompts + each - 1) / each)));
+                    each * groups_ * std::max<std::int64_t>(1, ceil_div(prompts, each))));
   }
 
   const Scene& scene_;

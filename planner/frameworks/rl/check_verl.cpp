@@ -205,7 +205,7 @@ class VerlCheck {
       find(error, "batch_arithmetic", place_of({"data.train_batch_size"}),
            fmt::format("data.train_batch_size {} is no multiple of the {} data-parallel ranks",
                        batch, dp),
-           fmt::format("{}", (batch + dp - 1) / dp * dp),
+           fmt::format("{}", ceil_div(batch, dp) * dp),
            "verl b178a3cd, verl/trainer/fsdp_sft_trainer.py:149");
     } else if (batch / dp % micro != 0 && !c_.on(key(kActor, "use_dynamic_bsz"), false)) {
       find(error, "batch_arithmetic",
@@ -349,7 +349,7 @@ class VerlCheck {
              "a micro-batch of {} tokens ({}{}) holds no sequence of {} (max_prompt_length + "
              "max_response_length): verl asserts it",
              all, tokens, n_.parts > 1 ? fmt::format(" x {} {}", parts, n_.parts) : "", n_.longest),
-         fmt::format("{}={}", tokens, (n_.longest + n_.parts - 1) / n_.parts), kMakeBatches);
+         fmt::format("{}={}", tokens, ceil_div(n_.longest, n_.parts)), kMakeBatches);
   }
 
   // ---- degrees ----

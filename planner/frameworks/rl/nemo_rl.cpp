@@ -170,7 +170,7 @@ void settle_passes(RlJob& job, const OmegaConfig& c, const ParallelPlan& plan,
     tokens = std::max(length, c.whole(section + "logprob_mb_tokens", each));
     break;
   }
-  const std::int64_t of_rank = (job.answers() + plan.dp - 1) / plan.dp * length;
+  const std::int64_t of_rank = ceil_div(job.answers(), plan.dp) * length;
   job.pass_tokens = std::max<std::int64_t>(1, std::min(tokens, of_rank) / plan.cp);
 }
 
@@ -318,7 +318,7 @@ RlReading settle_nemo_rl(Draft& draft, const Settings& settings, const ModelSpec
   if (packing || dynamic) {
     const std::int64_t sequences =
         std::max<std::int64_t>(1, answers * batch * length / plan.seq_len);
-    plan.global_batch_size = (sequences + plan.dp - 1) / plan.dp * plan.dp;
+    plan.global_batch_size = ceil_div(sequences, plan.dp) * plan.dp;
     reading.assumed.emplace_back("sequences that are full: how long the samples are no file says");
   } else {
     plan.micro_batch_size *= answers;

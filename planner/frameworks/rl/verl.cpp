@@ -113,7 +113,7 @@ void settle_passes(RlJob& job, const OmegaConfig& c, const Numbers& n, bool mega
   job.pass_tokens = std::max(mine, job.reference ? tokens_of(kRef) : 0);
   if (job.pass_tokens == 0) job.logit_bytes = 0;
   // No more than a rank has in all.
-  const std::int64_t each = (job.answers() + n.dp() - 1) / n.dp();
+  const std::int64_t each = ceil_div(job.answers(), n.dp());
   job.pass_tokens = std::min(job.pass_tokens, each * n.longest / n.parts);
 }
 
@@ -133,7 +133,7 @@ RlStep step_of(const OmegaConfig& c, const Numbers& n, bool megatron,
                   "longest: no file says what they are",
                   job.prompt_len, static_cast<std::int64_t>(job.response.mean)));
   // Where optimizer steps do not divide a rollout the last one is smaller; here all are.
-  const std::int64_t steps = (n.prompts + n.mini - 1) / n.mini;
+  const std::int64_t steps = ceil_div(n.prompts, n.mini);
   job.train_batch = job.answers() % steps == 0 ? job.answers() / steps : job.answers();
   job.epochs = std::max<std::int64_t>(1, c.whole(key(kActor, "ppo_epochs"), 1));
   job.reference = c.on(key(kActor, "use_kl_loss")) || c.on("algorithm.use_kl_in_reward");
