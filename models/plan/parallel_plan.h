@@ -28,6 +28,10 @@ constexpr int stage_copies(ScheduleKind kind) {
 enum class CpComm : std::uint8_t { p2p, all_gather, a2a };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class MoeDispatcher : std::uint8_t { alltoall, allgather, deepep, hybridep };
+// One of the libraries that bring an exchange of their own.
+constexpr bool is_dispatch_library(MoeDispatcher dispatcher) {
+  return dispatcher == MoeDispatcher::deepep || dispatcher == MoeDispatcher::hybridep;
+}
 
 // Where a token's copies go. forced: to even numbers of random experts (Megatron's
 // --moe-router-force-load-balancing); natural: where the router says; in_turn: token by token to

@@ -32,10 +32,6 @@ double ranks_in_turn(std::int64_t experts, int ranks, std::int64_t k) {
   return std::min<double>(ranks, touched / static_cast<double>(experts / step));
 }
 
-bool library_dispatch(MoeDispatcher d) {
-  return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
-}
-
 }  // namespace
 
 std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double factor) {
@@ -80,7 +76,7 @@ Collective MoePart::exchange(bool narrow) const {
   const double sent = c_.shape.moe_capacity > 0
                           ? static_cast<double>(rows().received / c_.shape.etp)
                           : static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
-  if (library_dispatch(c_.shape.dispatcher)) {
+  if (is_dispatch_library(c_.shape.dispatcher)) {
     const bool in_turn = c_.shape.moe_in_turn;
     // A group of experts that fills whole ranks keeps a token's copies to some of them.
     const bool limited = !in_turn && moe.num_groups > 1 && c_.shape.ep % moe.num_groups == 0;
@@ -134,7 +130,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
     b.exposed(Collective{CollectiveKind::all_gather, Axis::ep, bytes}, {tokens.rows}, {gathered});
     arrived.rows = b.slot("dispatched", act, before_etp, width());
     c_.rowwise(RowwiseKind::permute, before_etp, width(), {gathered, row_map_}, {arrived.rows});
-  } else if (library_dispatch(s.dispatcher) && s.ep > 1) {
+  } else if (is_dispatch_library(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("received", act, before_etp, width());
     b.exposed(exchange(narrow), {tokens.rows}, {raw});
     arrived.rows = b.slot("dispatched", act, before_etp, width());
@@ -200,7 +196,7 @@ MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
               {combined.rows});
     return combined;
   }
-  if (library_dispatch(s.dispatcher) && s.ep > 1) {
+  if (is_dispatch_library(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("sorted back", act, before_etp, width());
     c_.rowwise(RowwiseKind::unpermute, before_etp, width(), {leaving.rows, row_map_}, {raw});
     b.exposed(exchange(), {raw}, {combined.rows});

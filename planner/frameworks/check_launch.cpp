@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "models/error.h"
+#include "planner/frameworks/readers/recognise.h"
 #include "planner/frameworks/scene.h"
 
 namespace qplan {
@@ -13,26 +13,14 @@ namespace {
 
 using enum Severity;
 
-std::string base_name(const std::string& path) {
-  return std::filesystem::path(path).filename().string();
-}
-
 std::string launcher_of(const Launch& launch) {
   return fmt::format("launcher: {}", launch.program);
-}
-
-const std::string& text_or_nothing(const Scene& scene, const std::string& name) {
-  static const std::string nothing;
-  for (const ConfigText& file : scene.files.texts) {
-    if (file.name == name) return file.text;
-  }
-  return nothing;
 }
 
 // Whether a shell script's value is the word of a "${NAME:-word}": what a run takes whose
 // environment does not say otherwise.
 bool is_default(const Scene& scene, const Setting& setting) {
-  const std::string& script = text_or_nothing(scene, setting.place.file);
+  const std::string& script = scene.text_of(setting.place.file);
   if (setting.text.begin >= script.size()) return false;
   const std::size_t brace = script.find_last_of("{}\n", setting.text.begin);
   return brace != std::string::npos && brace > 0 && script.substr(brace - 1, 2) == "${";
@@ -142,7 +130,7 @@ void check_script(const Launch& launch, Findings& out) {
 // or its word among others.
 Correction without_variable(const Scene& scene, const Launch& launch, const std::string& name) {
   Correction correction;
-  const std::string& text = text_or_nothing(scene, launch.place.file);
+  const std::string& text = scene.text_of(launch.place.file);
   const std::string sets = name + "=";
   std::vector<std::size_t> places;
   for (std::size_t at = 0; (at = text.find(sets, at)) != std::string::npos; ++at) {

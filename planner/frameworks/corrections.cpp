@@ -25,13 +25,6 @@ Correction elsewhere() {
   return refused("its value does not stand beside it in one piece");
 }
 
-const std::string* text_of_file(const Scene& scene, const std::string& name) {
-  for (const ConfigText& file : scene.files.texts) {
-    if (file.name == name) return &file.text;
-  }
-  return nullptr;
-}
-
 std::string last_name(const std::string& key) {
   const std::size_t dot = key.rfind('.');
   return dot == std::string::npos ? key : key.substr(dot + 1);
@@ -83,7 +76,7 @@ std::vector<Argument> arguments_in(const std::string& text) {
 
 Correction added_words(const Scene& scene, const Setting& anchor,
                        const std::vector<Argument>& arguments) {
-  const std::string* const text = text_of_file(scene, anchor.place.file);
+  const std::string* const text = scene.find_text(anchor.place.file);
   if (text == nullptr || !in_one_piece(*text, anchor) || ends_in_quotes(anchor)) return {};
   std::string words;
   for (const Argument& argument : arguments) {
@@ -100,7 +93,7 @@ Correction added_words(const Scene& scene, const Setting& anchor,
 
 Correction added_yaml(const Scene& scene, const Setting& anchor,
                       const std::vector<Argument>& arguments) {
-  const std::string* const text = text_of_file(scene, anchor.place.file);
+  const std::string* const text = scene.find_text(anchor.place.file);
   if (text == nullptr || is_empty(anchor.name) || is_empty(anchor.text)) return {};
   if (is_special_yaml(cut(*text, anchor.text))) return {};
   const bool flags = cut(*text, anchor.name).starts_with("--");
@@ -171,7 +164,7 @@ std::string why_not_accepted(const ConfigPart& part, const std::string& key,
 }
 
 Correction with_value(const Scene& scene, const Setting& setting, const std::string& value) {
-  const std::string* const text = text_of_file(scene, setting.place.file);
+  const std::string* const text = scene.find_text(setting.place.file);
   if (text == nullptr || is_empty(setting.text) || setting.text.end > text->size()) {
     return elsewhere();
   }
@@ -215,7 +208,7 @@ Correction with_value(const Scene& scene, const Setting& setting, const std::str
 
 Correction with_key(const Scene& scene, const ConfigPart& part, const Setting& setting,
                     const std::string& key) {
-  const std::string* const text = text_of_file(scene, setting.place.file);
+  const std::string* const text = scene.find_text(setting.place.file);
   if (text == nullptr || is_empty(setting.name)) {
     return refused("its name does not stand in the file in one piece");
   }
@@ -257,7 +250,7 @@ Correction with_key(const Scene& scene, const ConfigPart& part, const Setting& s
 Correction removed(const Scene& scene, const ConfigPart& part, const Setting& setting) {
   if (part.dialect == Dialect::bridge)
     return refused("its recipe's own value would take its place");
-  const std::string* const text = text_of_file(scene, setting.place.file);
+  const std::string* const text = scene.find_text(setting.place.file);
   if (text == nullptr || is_empty(setting.whole)) return elsewhere();
   Span span;
   switch (setting.syntax) {
@@ -284,7 +277,7 @@ Correction removed(const Scene& scene, const ConfigPart& part, const Setting& se
 }
 
 Correction replaced(const Scene& scene, const Setting& setting, const std::string& arguments) {
-  const std::string* const text = text_of_file(scene, setting.place.file);
+  const std::string* const text = scene.find_text(setting.place.file);
   const bool words = text != nullptr && setting.syntax == Syntax::words;
   if (!words || !in_one_piece(*text, setting)) return elsewhere();
   const Span span = with_quotes(*text, setting);

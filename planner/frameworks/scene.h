@@ -25,6 +25,9 @@ struct Scene {
   std::int64_t rl_gpus = 0;
   std::int64_t engines = 0;
   [[nodiscard]] std::int64_t trainers() const { return question.limits.gpus - engines; }
+  // A file of the job by its name. Where there is none: null, and an empty text.
+  [[nodiscard]] const std::string* find_text(const std::string& file) const;
+  [[nodiscard]] const std::string& text_of(const std::string& file) const;
 };
 
 using Findings = std::vector<Finding>;

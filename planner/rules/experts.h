@@ -5,10 +5,6 @@
 
 namespace qplan::rules {
 
-constexpr bool is_fused_dispatcher(MoeDispatcher d) {
-  return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
-}
-
 // Whether the libraries that send experts' rows have kernels for these GPUs; 94 and 95 are AMD's.
 constexpr bool has_expert_library(int compute_capability) {
   return compute_capability >= 90 && compute_capability != 94 && compute_capability != 95;
@@ -50,14 +46,14 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      },
      "torchtitan b5bcd76c, torchtitan/distributed/parallel_dims.py:188"},
     {"dispatcher_without_experts", kEvery,
-     [](const Case& c) { return !c.m.moe && is_fused_dispatcher(c.p.moe_dispatcher); },
+     [](const Case& c) { return !c.m.moe && is_dispatch_library(c.p.moe_dispatcher); },
      [](const Case& c) {
        return fmt::format("the model has no experts for dispatcher {}",
                           to_word(c.p.moe_dispatcher));
      },
      "arithmetic: without experts no token is sent"},
     {"dispatcher_available", kEvery - kMegatronCore - kDTensors - set_of(dualpipe),
-     [](const Case& c) { return is_fused_dispatcher(c.p.moe_dispatcher); },
+     [](const Case& c) { return is_dispatch_library(c.p.moe_dispatcher); },
      [](const Case& c) {
        return not_in(c, fmt::format("{} dispatcher", to_word(c.p.moe_dispatcher)), "use alltoall");
      },
@@ -90,7 +86,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
     {"dispatcher_gpu", kEvery,
      [](const Case& c) {
        const int generation = c.limits.compute_capability;
-       return is_fused_dispatcher(c.p.moe_dispatcher) && generation > 0 &&
+       return is_dispatch_library(c.p.moe_dispatcher) && generation > 0 &&
               !has_expert_library(generation);
      },
      [](const Case& c) {
@@ -102,7 +98,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      "DeepEP dd758ca, README.md:65"},
     {"dispatcher_links", kEvery,
      [](const Case& c) {
-       return is_fused_dispatcher(c.p.moe_dispatcher) && c.limits.nvlinked > 0 &&
+       return is_dispatch_library(c.p.moe_dispatcher) && c.limits.nvlinked > 0 &&
               c.p.ep * c.p.etp > c.limits.nvlinked;
      },
      [](const Case& c) {

@@ -24,10 +24,6 @@ using namespace megatron;
 using P = ParallelPlan;
 using enum OverlapKind;
 
-bool is_flex(MoeDispatcher d) {
-  return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
-}
-
 Json word(DType type) {
   return std::string(to_word(type));
 }
@@ -240,7 +236,7 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--moe-token-dispatcher-type", "moe_dispatcher",
      [](const Subject& s) {
        const MoeDispatcher d = s.plan.moe_dispatcher;
-       return if_true(s.model.moe.has_value(), is_flex(d) ? "flex" : std::string(to_word(d)));
+       return if_true(s.model.moe.has_value(), is_dispatch_library(d) ? "flex" : std::string(to_word(d)));
      },
      [](Draft& d, const Json& v) {
        const std::string name = text_of(v);
@@ -249,12 +245,12 @@ constexpr auto kOptions = std::to_array<Option>({
      }},
     {"--moe-flex-dispatcher-backend", "moe_dispatcher",
      [](const Subject& s) {
-       return if_true(is_flex(s.plan.moe_dispatcher), std::string(to_word(s.plan.moe_dispatcher)));
+       return if_true(is_dispatch_library(s.plan.moe_dispatcher), std::string(to_word(s.plan.moe_dispatcher)));
      },
      [](Draft& d, const Json& v) {
        const std::string name = text_of(v);
        // NCCL's own exchange is the nearest to plain all-to-all.
-       if (is_flex(d.plan.moe_dispatcher)) {
+       if (is_dispatch_library(d.plan.moe_dispatcher)) {
          d.plan.moe_dispatcher =
              name == "ncclep" ? MoeDispatcher::alltoall : from_word<MoeDispatcher>(name);
        }

@@ -66,11 +66,9 @@ Correction renamed_section(const Scene& scene, const SectionSlip& slip) {
   Correction none;
   none.why_not = "its name does not stand in the file in one piece";
   const Setting& first = *slip.first;
-  const auto file =
-      std::find_if(scene.files.texts.begin(), scene.files.texts.end(),
-                   [&](const ConfigText& text) { return text.name == first.place.file; });
-  if (file == scene.files.texts.end() || first.syntax != Syntax::yaml) return none;
-  const std::string& text = file->text;
+  const std::string* const file = scene.find_text(first.place.file);
+  if (file == nullptr || first.syntax != Syntax::yaml) return none;
+  const std::string& text = *file;
   const std::string written = slip.written.substr(slip.written.rfind('.') + 1);
   const std::string real = slip.real.substr(slip.real.rfind('.') + 1);
   if (slip.written.substr(0, slip.written.size() - written.size()) !=

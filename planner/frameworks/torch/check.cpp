@@ -24,14 +24,6 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-const std::string& text_of_file(const Scene& scene, const std::string& name) {
-  static const std::string nothing;
-  for (const ConfigText& file : scene.files.texts) {
-    if (file.name == name) return file.text;
-  }
-  return nothing;
-}
-
 // Whether a file has a name from elsewhere than transformers: another library's class, or its own.
 bool is_of_another(const std::string& text, const std::string& name) {
   for (const PythonImport& import : python_imports(text)) {
@@ -53,7 +45,7 @@ std::string strategy_named(const std::string& text) {
 
 // Text or a number, where a name may hold whatever a run gives it.
 bool is_literal(const Scene& scene, const Setting& setting) {
-  const std::string& text = text_of_file(scene, setting.place.file);
+  const std::string& text = scene.text_of(setting.place.file);
   if (setting.text.begin >= text.size()) return false;
   const char first = text[setting.text.begin];
   return first == '"' || first == '\'' || is_digit(first);
@@ -63,7 +55,7 @@ bool is_literal(const Scene& scene, const Setting& setting) {
 Correction strategy_correction(const Scene& scene, const ConfigPart& part, const Setting& strategy,
                                const std::string& name) {
   Correction correction;
-  const std::string& text = text_of_file(scene, strategy.place.file);
+  const std::string& text = scene.text_of(strategy.place.file);
   const std::string raw = text.substr(std::min(strategy.text.begin, text.size()),
                                       strategy.text.end - strategy.text.begin);
   const bool is_text = raw == '"' + name + '"' || raw == "'" + name + "'";
@@ -138,8 +130,7 @@ void check_loss(const Scene& scene, const PythonCall& call, Findings& out) {
 // The class that loads the model, where the file names another one, with its import.
 Correction class_correction(const Scene& scene, const PythonCall& call, const std::string& name) {
   const std::string& file = call.place.file;
-  const ImportEdits import =
-      import_lines(text_of_file(scene, file), file, {{"transformers", name}});
+  const ImportEdits import = import_lines(scene.text_of(file), file, {{"transformers", name}});
   Correction correction = import.edits;
   if (!import.found) {
     correction.clear();
@@ -160,7 +151,7 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
       if (rank != nullptr &&
           (contains(rank->text, "local_rank") || contains(rank->text, "LOCAL_RANK"))) {
         const ImportEdits os =
-            import_module(text_of_file(scene, rank->place.file), rank->place.file, "os");
+            import_module(scene.text_of(rank->place.file), rank->place.file, "os");
         Correction fix = os.edits;
         fix.push_back(
             {rank->place.file, rank->span.begin, rank->span.end, "int(os.environ[\"RANK\"])"});
@@ -207,7 +198,7 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
                              contains(owner, "Processor") || owner.ends_with("Config") ||
                              contains(owner, "FeatureExtractor") || owner.empty() ||
                              owner[0] < 'A' || owner[0] > 'Z';
-      if (!plausible && !is_of_another(text_of_file(scene, call.place.file), owner)) {
+      if (!plausible && !is_of_another(scene.text_of(call.place.file), owner)) {
         out.push_back({error, "model_class", call.place,
                        fmt::format("transformers has no class {}", shown(owner)),
                        fmt::format("{}", text_of(wanted->front())),
@@ -327,7 +318,7 @@ void check_resharding(const Scene& scene, const Settings& s, Findings& out) {
 Correction at_the_left(const Scene& scene, const Setting& setting) {
   Correction none;
   none.why_not = "other keys of the section stand behind it";
-  const std::string& text = text_of_file(scene, setting.place.file);
+  const std::string& text = scene.text_of(setting.place.file);
   if (is_empty(setting.name) || setting.name.end > text.size()) return none;
   const Span line = line_at(text, setting.name.begin);
   std::size_t next = next_line(text, setting.name.begin);

@@ -15,9 +15,7 @@ namespace {
 
 Checked ask(const std::vector<ConfigText>& texts, const std::string& model_name = "llama3-8b",
             std::int64_t gpus = 8) {
-  const ModelSpec model = load_model(model_name);
-  const Json config = model_config(model_name);
-  return check_cited(texts, question_of(model, config, gpus));
+  return ask_texts(texts, model_name, gpus);
 }
 
 const std::string kRecipe =

@@ -20,9 +20,7 @@ namespace {
 // Of several files, on one node's GPUs unless said.
 Checked ask(const std::vector<ConfigText>& texts, std::int64_t gpus = 8,
             const std::string& model_name = "qwen3-8b") {
-  const ModelSpec model = load_model(model_name);
-  const Json config = model_config(model_name);
-  return check_cited(texts, question_of(model, config, gpus));
+  return ask_texts(texts, model_name, gpus);
 }
 
 Checked ask_program(const std::string& text, std::int64_t gpus = 8) {

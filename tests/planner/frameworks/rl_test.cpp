@@ -23,9 +23,7 @@ std::string fixture(const std::string& name) {
 
 Checked ask(const std::vector<ConfigText>& texts, const std::string& model_name,
             std::int64_t gpus) {
-  const ModelSpec model = load_model(model_name);
-  const Json config = model_config(model_name);
-  return check_cited(texts, question_of(model, config, gpus));
+  return ask_texts(texts, model_name, gpus);
 }
 
 Checked ask_shards(const std::string& from = "", const std::string& to = "",

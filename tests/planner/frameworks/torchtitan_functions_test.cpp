@@ -25,9 +25,7 @@ constexpr std::string_view kTwo =
 
 Checked ask(const std::vector<ConfigText>& texts, const std::string& model_name,
             std::int64_t gpus) {
-  const ModelSpec model = load_model(model_name);
-  const Json config = model_config(model_name);
-  return check_cited(texts, question_of(model, config, gpus));
+  return ask_texts(texts, model_name, gpus);
 }
 
 Checked started(const std::string& program, const std::string& function) {
