@@ -89,7 +89,7 @@ inline Checked check_cited(std::span<const ConfigText> files, const CheckQuestio
 }
 
 // What check() says of a job's files.
-inline Checked ask_texts(std::span<const ConfigText> texts, const std::string& model_name,
+inline Checked ask_texts(const std::vector<ConfigText>& texts, const std::string& model_name,
                          std::int64_t gpus) {
   const ModelSpec model = load_model(model_name);
   const Json config = model_config(model_name);
@@ -99,8 +99,7 @@ inline Checked ask_texts(std::span<const ConfigText> texts, const std::string& m
 // ... of one file.
 inline Checked ask_text(const std::string& name, const std::string& text,
                         const std::string& model_name = "qwen3-30b-a3b", std::int64_t gpus = 64) {
-  const std::vector<ConfigText> texts{{name, text}};
-  return ask_texts(texts, model_name, gpus);
+  return ask_texts({{name, text}}, model_name, gpus);
 }
 
 // The first finding of a rule; null: there is none.

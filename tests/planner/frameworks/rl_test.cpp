@@ -21,27 +21,24 @@ std::string fixture(const std::string& name) {
   return read_text_file(std::string(QPLAN_TEST_DATA) + "/configs/rl/" + name);
 }
 
-Checked ask(const std::vector<ConfigText>& texts, const std::string& model_name,
-            std::int64_t gpus) {
-  return ask_texts(texts, model_name, gpus);
-}
-
 Checked ask_shards(const std::string& from = "", const std::string& to = "",
                    std::int64_t gpus = 16) {
   const std::string text = fixture("verl_grpo.sh");
-  return ask({{"run.sh", from.empty() ? text : with_words(text, from, to)}}, "qwen3-8b", gpus);
+  return ask_texts({{"run.sh", from.empty() ? text : with_words(text, from, to)}}, "qwen3-8b",
+                   gpus);
 }
 
 Checked ask_megatron(const std::string& from = "", const std::string& to = "") {
   const std::string text = fixture("verl_megatron.sh");
-  return ask({{"run.sh", from.empty() ? text : with_words(text, from, to)}}, "qwen3-30b-a3b", 32);
+  return ask_texts({{"run.sh", from.empty() ? text : with_words(text, from, to)}}, "qwen3-30b-a3b",
+                   32);
 }
 
 Checked ask_nemo(const std::string& from = "", const std::string& to = "", std::int64_t gpus = 32) {
   const std::string text = fixture("nemo_async.yaml");
-  return ask({{"configs/nemo_async.yaml", from.empty() ? text : with_words(text, from, to)},
-              {"configs/nemo_base.yaml", fixture("nemo_base.yaml")}},
-             "qwen3-30b-a3b", gpus);
+  return ask_texts({{"configs/nemo_async.yaml", from.empty() ? text : with_words(text, from, to)},
+                    {"configs/nemo_base.yaml", fixture("nemo_base.yaml")}},
+                   "qwen3-30b-a3b", gpus);
 }
 
 void rule(const std::string& id, const Checked& checked, const std::string& words = "") {
@@ -352,7 +349,8 @@ TEST_SUITE("NeMo-RL") {
   }
 
   TEST_CASE("the parent alone is DTensor's job") {
-    const Checked checked = ask({{"nemo_base.yaml", fixture("nemo_base.yaml")}}, "qwen3-8b", 8);
+    const Checked checked =
+        ask_texts({{"nemo_base.yaml", fixture("nemo_base.yaml")}}, "qwen3-8b", 8);
     CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
     CHECK(checked.recipe == RecipeKind::fsdp2);
     CHECK(checked.plan.dp == 8);
@@ -398,8 +396,8 @@ TEST_SUITE("NeMo-RL") {
 
 TEST_SUITE("NeMo-RL's names and values") {
   Checked base(const std::string& from, const std::string& to) {
-    return ask({{"nemo_base.yaml", with_words(fixture("nemo_base.yaml"), from, to)}}, "qwen3-8b",
-               8);
+    return ask_texts({{"nemo_base.yaml", with_words(fixture("nemo_base.yaml"), from, to)}},
+                     "qwen3-8b", 8);
   }
 
   TEST_CASE("a section that was misspelt is an error, once, whatever stands in it") {
@@ -450,7 +448,7 @@ TEST_SUITE("slime") {
           "--rollout-max-response-len 8192 --rollout-num-gpus-per-engine 8 "
           "--sglang-mem-fraction-static 0.7 " +
           more + "\n";
-      return ask({{"run.sh", script}}, "qwen3-30b-a3b", 8).step;
+      return ask_texts({{"run.sh", script}}, "qwen3-30b-a3b", 8).step;
     };
     const auto together = step_of(
         "--colocate --sglang-enable-dp-attention --sglang-dp-size 8 --sglang-ep-size 8 "

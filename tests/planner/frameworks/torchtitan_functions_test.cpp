@@ -23,16 +23,11 @@ constexpr std::string_view kTwo =
     "    config.training.max_context_length = 8192\n"
     "    return config\n";
 
-Checked ask(const std::vector<ConfigText>& texts, const std::string& model_name,
-            std::int64_t gpus) {
-  return ask_texts(texts, model_name, gpus);
-}
-
 Checked started(const std::string& program, const std::string& function) {
   const std::string script =
       "torchrun --nproc_per_node=8 --nnodes 1 -m torchtitan.train --module two --config " +
       function + "\n";
-  return ask({{"run.sh", script}, {"two.py", program}}, "llama3-8b", 8);
+  return ask_texts({{"run.sh", script}, {"two.py", program}}, "llama3-8b", 8);
 }
 
 }  // namespace
@@ -49,7 +44,7 @@ TEST_SUITE("torchtitan's functions") {
   }
 
   TEST_CASE("where none is named the first is judged, and a note says so") {
-    const Checked first = ask({{"two.py", std::string(kTwo)}}, "llama3-8b", 8);
+    const Checked first = ask_texts({{"two.py", std::string(kTwo)}}, "llama3-8b", 8);
     CHECK(first.plan.tp == 2);
     const Finding* const note = find(first, "several_configurations");
     REQUIRE(note != nullptr);
@@ -110,7 +105,7 @@ TEST_SUITE("torchtitan's functions") {
           "        training=TrainingConfig(max_context_length=4096),\n"
           "        parallelism=ParallelismConfig(expert_parallel_degree=8),\n"
           "    )\n";
-      return ask({{"run.py", program}}, "qwen3-30b-a3b", 8);
+      return ask_texts({{"run.py", program}}, "qwen3-30b-a3b", 8);
     };
     for (const std::string backend : {"standard", "deepep", "hybridep", "minimal_async_ep"}) {
       CAPTURE(backend);
