@@ -1,5 +1,5 @@
-// verl's scripts and NeMo-RL's YAML: the plan, the job and the engines that they ask for, what goes
-// wrong with them, and that what is written is read back.
+// verl's scripts: the plan, the job and the engines that they ask for, and what goes wrong with
+// them. Of verl and NeMo-RL that what is written is read back.
 
 #include <doctest/doctest.h>
 
@@ -13,38 +13,22 @@
 #include "planner/frameworks/rl/omega_config.h"
 #include "planner/rl/rl_step.h"
 #include "tests/planner/frameworks/jobs.h"
+#include "tests/planner/frameworks/rl_jobs.h"
 
 namespace qplan {
 namespace {
 
-std::string fixture(const std::string& name) {
-  return read_text_file(std::string(QPLAN_TEST_DATA) + "/configs/rl/" + name);
-}
-
 Checked ask_shards(const std::string& from = "", const std::string& to = "",
                    std::int64_t gpus = 16) {
-  const std::string text = fixture("verl_grpo.sh");
+  const std::string text = rl_fixture("verl_grpo.sh");
   return ask_texts({{"run.sh", from.empty() ? text : with_words(text, from, to)}}, "qwen3-8b",
                    gpus);
 }
 
 Checked ask_megatron(const std::string& from = "", const std::string& to = "") {
-  const std::string text = fixture("verl_megatron.sh");
+  const std::string text = rl_fixture("verl_megatron.sh");
   return ask_texts({{"run.sh", from.empty() ? text : with_words(text, from, to)}}, "qwen3-30b-a3b",
                    32);
-}
-
-Checked ask_nemo(const std::string& from = "", const std::string& to = "", std::int64_t gpus = 32) {
-  const std::string text = fixture("nemo_async.yaml");
-  return ask_texts({{"configs/nemo_async.yaml", from.empty() ? text : with_words(text, from, to)},
-                    {"configs/nemo_base.yaml", fixture("nemo_base.yaml")}},
-                   "qwen3-30b-a3b", gpus);
-}
-
-void rule(const std::string& id, const Checked& checked, const std::string& words = "") {
-  const Finding* const found = find(checked, id);
-  REQUIRE_MESSAGE(found != nullptr, id << " among:\n" << findings_text(checked));
-  CHECK_MESSAGE(found->message.find(words) != std::string::npos, found->message);
 }
 
 }  // namespace
@@ -158,14 +142,14 @@ TEST_SUITE("verl") {
   }
 
   TEST_CASE("the checkpoint names the model, behind a variable, too") {
-    const std::vector<ConfigText> texts{{"run.sh", fixture("verl_grpo.sh")}};
+    const std::vector<ConfigText> texts{{"run.sh", rl_fixture("verl_grpo.sh")}};
     CHECK(built_in_of_id(model_id_of_files(read_job_files(texts))) == "qwen3-8b");
   }
 
   TEST_CASE("keys that nobody has are found, and those that a + may add are not") {
-    rule("unknown_option", ask_shards("rollout.n=8", "rollout.nn=8"), "rollout.nn");
-    rule("unknown_option", ask_shards("ppo_mini_batch_size", "ppo_mini_batchsize"));
-    rule("key_is_there", ask_shards("data.train_batch_size", "+data.train_batch_size"));
+    has_rule("unknown_option", ask_shards("rollout.n=8", "rollout.nn=8"), "rollout.nn");
+    has_rule("unknown_option", ask_shards("ppo_mini_batch_size", "ppo_mini_batchsize"));
+    has_rule("key_is_there", ask_shards("data.train_batch_size", "+data.train_batch_size"));
     CHECK(find(ask_shards("trainer.nnodes=2",
                           "trainer.nnodes=2 "
                           "+actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space=4"),
@@ -179,7 +163,7 @@ TEST_SUITE("verl") {
     const auto refused = [](const std::string& from, const std::string& to,
                             const std::string& words) {
       CAPTURE(to);
-      rule("refused_value", ask_shards(from, to), words);
+      has_rule("refused_value", ask_shards(from, to), words);
     };
     refused("rollout.n=8", "rollout.n=abc", "a whole number");
     refused("rollout.n=8", "rollout.n=2.5", "a whole number");
@@ -190,10 +174,10 @@ TEST_SUITE("verl") {
     refused("train_batch_size=256", "train_batch_size=many", "a whole number");
     refused("trainer.nnodes=2", "trainer.nnodes=0", "at least 1");
     refused("rollout.n=8", "rollout.n=8 trainer.critic_warmup=ten", "a number");
-    rule("refused_value",
-         ask_megatron("actor.megatron.tensor_model_parallel_size=$TP",
-                      "actor.megatron.tensor_model_parallel_size=abc"),
-         "tensor_model_parallel_size is abc");
+    has_rule("refused_value",
+             ask_megatron("actor.megatron.tensor_model_parallel_size=$TP",
+                          "actor.megatron.tensor_model_parallel_size=abc"),
+             "tensor_model_parallel_size is abc");
     // A number of another kind, a reference, what a run tells, and what counts for nothing.
     for (const char* const fine :
          {"rollout.n=8 actor_rollout_ref.actor.clip_ratio=1", "rollout.n=8.0",
@@ -212,15 +196,18 @@ TEST_SUITE("verl") {
   }
 
   TEST_CASE("words and flags that Hydra refuses are found") {
-    rule("stray_word", ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs 15"),
-         "trainer.total_epochs");
-    rule("stray_word", ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs = 15"),
-         "trainer.total_epochs = 15");
+    has_rule("stray_word",
+             ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs 15"),
+             "trainer.total_epochs");
+    has_rule("stray_word",
+             ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs = 15"),
+             "trainer.total_epochs = 15");
     for (const char* const flag : {"--cofnig-name=ppo_trainer.yaml", "--confign-ame ppo_trainer",
                                    "--cnofig-path=config", "-x"}) {
       CAPTURE(flag);
-      rule("unknown_option", ask_shards("main_ppo \\\n", "main_ppo " + std::string(flag) + " \\\n"),
-           "Hydra has no such flag");
+      has_rule("unknown_option",
+               ask_shards("main_ppo \\\n", "main_ppo " + std::string(flag) + " \\\n"),
+               "Hydra has no such flag");
     }
     for (const char* const fine :
          {"--config-name=ppo_trainer", "--config-name ppo_trainer", "-cn ppo_trainer",
@@ -239,8 +226,8 @@ TEST_SUITE("verl") {
   }
 
   TEST_CASE("a section that was misspelt is named") {
-    rule("unknown_option",
-         ask_shards("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rolout.n=8"), "rolout");
+    has_rule("unknown_option",
+             ask_shards("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rolout.n=8"), "rolout");
     const Finding found =
         *find(ask_shards("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rolout.n=8"),
               "unknown_option");
@@ -248,46 +235,47 @@ TEST_SUITE("verl") {
   }
 
   TEST_CASE("the arithmetic of batches is verl's") {
-    rule("batch_arithmetic", ask_shards("train_batch_size=256", "train_batch_size=32"),
-         "fewer than the 64");
-    rule("batch_arithmetic", ask_shards("ppo_mini_batch_size=64", "ppo_mini_batch_size=60"),
-         "no whole number");
-    rule("batch_arithmetic",
-         ask_megatron("ppo_micro_batch_size_per_gpu=2", "ppo_micro_batch_size_per_gpu=3"),
-         "micro-batch 3 = 12");
-    rule("micro_batch_unsaid",
-         ask_megatron("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 ", ""));
-    rule("micro_batch_twice",
-         ask_megatron("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
-                      "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 "
-                      "actor_rollout_ref.rollout.log_prob_micro_batch_size=8"));
-    rule("micro_batch_tokens",
-         ask_shards("$((2 * (prompt + answer)))", "$(((prompt + answer) / 4))"), "x Ulysses 2");
+    has_rule("batch_arithmetic", ask_shards("train_batch_size=256", "train_batch_size=32"),
+             "fewer than the 64");
+    has_rule("batch_arithmetic", ask_shards("ppo_mini_batch_size=64", "ppo_mini_batch_size=60"),
+             "no whole number");
+    has_rule("batch_arithmetic",
+             ask_megatron("ppo_micro_batch_size_per_gpu=2", "ppo_micro_batch_size_per_gpu=3"),
+             "micro-batch 3 = 12");
+    has_rule("micro_batch_unsaid",
+             ask_megatron("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 ", ""));
+    has_rule("micro_batch_twice",
+             ask_megatron("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+                          "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 "
+                          "actor_rollout_ref.rollout.log_prob_micro_batch_size=8"));
+    has_rule("micro_batch_tokens",
+             ask_shards("$((2 * (prompt + answer)))", "$(((prompt + answer) / 4))"), "x Ulysses 2");
   }
 
   TEST_CASE("engines and degrees have to divide the GPUs") {
-    rule("rollout_divisibility",
-         ask_shards("tensor_model_parallel_size=2", "tensor_model_parallel_size=3"));
-    rule("rollout_heads", ask_shards("tensor_model_parallel_size=2",
-                                     "tensor_model_parallel_size=2 "
-                                     "actor_rollout_ref.rollout.tensor_model_parallel_size=1 "
-                                     "actor_rollout_ref.rollout.tensor_model_parallel_size=64",
-                                     64));
-    rule("rollout_experts", ask_megatron("rollout.tensor_model_parallel_size=4",
-                                         "rollout.tensor_model_parallel_size=4 "
-                                         "actor_rollout_ref.rollout.expert_parallel_size=8"));
-    rule("rollout_prefill",
-         ask_shards("rollout.n=8", "rollout.n=8 actor_rollout_ref.rollout.max_num_seqs=16384"));
-    rule("rollout_prefill",
-         ask_megatron("rollout.n=8",
-                      "rollout.n=8 actor_rollout_ref.rollout.enable_chunked_prefill=False "
-                      "actor_rollout_ref.rollout.max_num_batched_tokens=4096"));
-    rule("ulysses_heads",
-         ask_shards("ulysses_sequence_parallel_size=2", "ulysses_sequence_parallel_size=3"));
-    rule("ulysses_padding",
-         ask_shards("rollout.n=8", "rollout.n=8 actor_rollout_ref.model.use_remove_padding=False"));
-    rule("world_divisibility", ask_megatron("TP:-4", "TP:-3"));
-    rule("launched_world", ask_shards("nnodes=2", "nnodes=4"), "32 GPUs");
+    has_rule("rollout_divisibility",
+             ask_shards("tensor_model_parallel_size=2", "tensor_model_parallel_size=3"));
+    has_rule("rollout_heads", ask_shards("tensor_model_parallel_size=2",
+                                         "tensor_model_parallel_size=2 "
+                                         "actor_rollout_ref.rollout.tensor_model_parallel_size=1 "
+                                         "actor_rollout_ref.rollout.tensor_model_parallel_size=64",
+                                         64));
+    has_rule("rollout_experts", ask_megatron("rollout.tensor_model_parallel_size=4",
+                                             "rollout.tensor_model_parallel_size=4 "
+                                             "actor_rollout_ref.rollout.expert_parallel_size=8"));
+    has_rule("rollout_prefill",
+             ask_shards("rollout.n=8", "rollout.n=8 actor_rollout_ref.rollout.max_num_seqs=16384"));
+    has_rule("rollout_prefill",
+             ask_megatron("rollout.n=8",
+                          "rollout.n=8 actor_rollout_ref.rollout.enable_chunked_prefill=False "
+                          "actor_rollout_ref.rollout.max_num_batched_tokens=4096"));
+    has_rule("ulysses_heads",
+             ask_shards("ulysses_sequence_parallel_size=2", "ulysses_sequence_parallel_size=3"));
+    has_rule(
+        "ulysses_padding",
+        ask_shards("rollout.n=8", "rollout.n=8 actor_rollout_ref.model.use_remove_padding=False"));
+    has_rule("world_divisibility", ask_megatron("TP:-4", "TP:-3"));
+    has_rule("launched_world", ask_shards("nnodes=2", "nnodes=4"), "32 GPUs");
   }
 
   TEST_CASE("GPUs that make answers alone train nothing") {
@@ -318,159 +306,10 @@ TEST_SUITE("verl") {
   }
 
   TEST_CASE("its generation trains nothing") {
-    rule("unknown_file",
-         ask_text("gen.sh",
-                  "python3 -m verl.trainer.main_generation data.path=x rollout.temperature=1\n"));
-  }
-}
-
-TEST_SUITE("NeMo-RL") {
-  TEST_CASE("a YAML is read on top of its parents") {
-    const Checked checked = ask_nemo();
-    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
-    CHECK(checked.framework == Framework::nemo_rl);
-    CHECK(checked.recipe == RecipeKind::megatron);
-    const ParallelPlan& plan = checked.plan;
-    CHECK(plan.dp == 16);
-    CHECK(plan.ep == 8);
-    CHECK(plan.zero == 1);
-    CHECK(plan.grad_dtype == DType::bf16);
-    CHECK(plan.overlap.has(OverlapKind::grad));
-    CHECK(plan.recompute.kind == RecomputeKind::none);
-    CHECK(plan.seq_len == 4096);  // "${mul:...}" of the child's micro-batch
-    REQUIRE(checked.step.has_value());
-    const RlJob& job = checked.step->job;
-    CHECK(job.prompts == 64);
-    CHECK(job.samples == 16);
-    CHECK(job.rollout_gpus == 16);
-    CHECK(job.staleness == 1);
-    CHECK(job.packed);
-    CHECK(checked.step->layout.tp == 2);
-  }
-
-  TEST_CASE("the parent alone is DTensor's job") {
-    const Checked checked =
-        ask_texts({{"nemo_base.yaml", fixture("nemo_base.yaml")}}, "qwen3-8b", 8);
-    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
-    CHECK(checked.recipe == RecipeKind::fsdp2);
-    CHECK(checked.plan.dp == 8);
-    CHECK(checked.plan.recompute.kind == RecomputeKind::full);
-    CHECK(checked.plan.seq_len == 8192);
-  }
-
-  TEST_CASE("engines have stages, and log-probabilities their logits") {
-    const Checked checked = ask_nemo("tensor_parallel_size: 2",
-                                     "tensor_parallel_size: 2\n      pipeline_parallel_size: 4");
-    REQUIRE(checked.step.has_value());
-    CHECK(checked.step->layout.pp == 4);
-    CHECK(checked.step->layout.gpus() == 4 * ask_nemo().step->layout.gpus());
-    CHECK(checked.step->job.logit_bytes == 10);
-    CHECK(checked.step->job.pass_tokens > 0);
-    const Checked chunked = ask_nemo("  train_global_batch_size: 1024",
-                                     "  logprob_chunk_size: 512\n  train_global_batch_size: 1024");
-    CHECK(chunked.step->job.logit_bytes == (chunked.recipe == RecipeKind::megatron ? 2 : 10));
-  }
-
-  TEST_CASE("what it asserts is found") {
-    rule("two_trainers", ask_nemo("  dtensor_cfg:\n    enabled: false\n", ""));
-    rule("async_colocated",
-         ask_nemo("colocated:\n      enabled: false", "colocated:\n      enabled: true"));
-    rule("no_engines", ask_nemo("num_nodes: 2", "num_nodes: 0"));
-    rule("rollout_divisibility", ask_nemo("tensor_parallel_size: 2", "tensor_parallel_size: 3"));
-    rule("rollout_experts", ask_nemo("tensor_parallel_size: 2",
-                                     "tensor_parallel_size: 2\n      expert_parallel_size: 3"));
-    rule("batch_arithmetic",
-         ask_nemo("train_global_batch_size: 1024", "train_global_batch_size: 1000"));
-    rule("launched_world", ask_nemo("num_nodes: 4", "num_nodes: 3"), "24");
-    rule("unknown_option",
-         ask_nemo("train_global_batch_size: 1024", "train_global_batch_sizes: 1024"),
-         "policy.train_global_batch_sizes");
-    rule("two_batchings",
-         ask_nemo("  dtensor_cfg:", "  dynamic_batching:\n    enabled: true\n  dtensor_cfg:"));
-    rule("unknown_option", ask_nemo("cluster:", "clusetr:"), "clusetr");
-    const std::vector<ConfigText> alone{
-        {"child.yaml", "defaults: ./parent.yaml\ngrpo:\n  seed: 1\n"}};
-    rule("config_missing", ask(alone, "qwen3-8b", 8), "parent.yaml");
-  }
-}
-
-TEST_SUITE("NeMo-RL's names and values") {
-  Checked base(const std::string& from, const std::string& to) {
-    return ask_texts({{"nemo_base.yaml", with_words(fixture("nemo_base.yaml"), from, to)}},
-                     "qwen3-8b", 8);
-  }
-
-  TEST_CASE("a section that was misspelt is an error, once, whatever stands in it") {
-    for (const auto& [from, to] : {std::pair{"cluster:", "clusetr:"},
-                                   {"  generation:", "  gneeration:"},
-                                   {"  sequence_packing:", "  sequence_pakcing:"},
-                                   {"    vllm_cfg:", "    vlm_cfg:"}}) {
-      CAPTURE(to);
-      const Checked checked = base(from, to);
-      const auto errors =
-          std::count_if(checked.findings.begin(), checked.findings.end(), [](const Finding& f) {
-            return f.rule == "unknown_option" && f.severity == Severity::error;
-          });
-      CHECK_MESSAGE(errors == 1, findings_text(checked));
-    }
-    // A section that nobody has is one of the user's own; a child's may be its parent's again.
-    CHECK(find(base("cluster:", "mine:\n  a: 1\ncluster:"), "unknown_option") == nullptr);
-  }
-
-  TEST_CASE("values are of the types that it holds them against") {
-    const auto refused = [](const std::string& from, const std::string& to,
-                            const std::string& words) {
-      CAPTURE(to);
-      rule("refused_value", base(from, to), words);
-    };
-    refused("max_total_sequence_length: 4096", "max_total_sequence_length: abc", "a whole number");
-    refused("num_prompts_per_step: 32", "num_prompts_per_step: 32.5", "a whole number");
-    refused("train_micro_batch_size: 2", "train_micro_batch_size: abc", "a whole number");
-    refused("train_micro_batch_size: 2", "train_micro_batch_size: 2\n  precision: bf61",
-            "float32, bfloat16, float16");
-    refused("gpu_memory_utilization: 0.6", "gpu_memory_utilization: 60", "from 0 to 1");
-    refused("cpu_offload: false", "cpu_offload: flase", "true or false");
-    refused("gpus_per_node: 8", "gpus_per_node: eight", "a whole number");
-    CHECK(find(base("max_total_sequence_length: 4096",
-                    "max_total_sequence_length: ${grpo.num_prompts_per_step}"),
-               "refused_value") == nullptr);
-  }
-}
-
-TEST_SUITE("slime") {
-  TEST_CASE("its rollout side is a step, colocated or apart") {
-    const auto step_of = [](const std::string& more) {
-      const std::string script =
-          "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 "
-          "--tensor-model-parallel-size 4 --sequence-parallel --expert-model-parallel-size 8 "
-          "--expert-tensor-parallel-size 1 --use-dynamic-batch-size --max-tokens-per-gpu 20480 "
-          "--rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 128 "
-          "--rollout-max-response-len 8192 --rollout-num-gpus-per-engine 8 "
-          "--sglang-mem-fraction-static 0.7 " +
-          more + "\n";
-      return ask_texts({{"run.sh", script}}, "qwen3-30b-a3b", 8).step;
-    };
-    const auto together = step_of(
-        "--colocate --sglang-enable-dp-attention --sglang-dp-size 8 --sglang-ep-size 8 "
-        "--sglang-ep-num-redundant-experts 16 --use-kl-loss --kl-loss-coef 0.001");
-    REQUIRE(together.has_value());
-    CHECK(together->job.prompts == 32);
-    CHECK(together->job.samples == 8);
-    CHECK(together->job.train_batch == 128);
-    CHECK(together->job.prompt_len == 512);
-    CHECK(together->job.response.max == 8192);
-    CHECK(together->job.reference);
-    CHECK(together->job.colocated());
-    CHECK(to_string(together->layout) ==
-          to_string(parse_rollout_layout("tp1 dp8 ep8 redundant16 share0.7 running64")));
-    const auto apart = step_of("--rollout-num-gpus 16 --balance-data");
-    REQUIRE(apart.has_value());
-    CHECK(apart->job.rollout_gpus == 16);
-    CHECK(apart->layout.tp == 8);
-    CHECK(apart->job.balanced);
-    CHECK_FALSE(apart->job.reference);
-    CHECK_FALSE(step_of("").has_value());  // nobody says who makes answers
-    CHECK_FALSE(step_of("--colocate --loss-type sft_loss").has_value());
+    has_rule(
+        "unknown_file",
+        ask_text("gen.sh",
+                 "python3 -m verl.trainer.main_generation data.path=x rollout.temperature=1\n"));
   }
 }
 
