@@ -79,7 +79,7 @@ AskedPlan from_words(const PlanQuestion& question) {
   asked.job = make_job(question.choices, 0);
   Job& job = *asked.job;
   if (job.gpus == 0 && !text.empty()) job.gpus = line.world();
-  if (job.gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
+  if (job.gpus == 0) throw Error(kGpusMissing);
   refuse_two_values(text, question.words);
   ParallelPlan said = with_words(line, question.words, job.recipe(), job.gpus, true);
   asked.defaults = set_defaults(said,

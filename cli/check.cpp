@@ -78,8 +78,7 @@ void write_fixed(FoundInFiles& found, const std::vector<ConfigText>& files,
 // What may be said of a job on the command line and in a remark of its files.
 void add_job_options(CommandLine& line, CheckWords& question) {
   line.group("Model");
-  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
-               "what the files describe or name"},
+  line.option({"--model", "MODEL", kModelHelp, "what the files describe or name"},
               set_given(question.choices.model, set_name, model_names()));
   add_read_as_option(line, question.choices.read_as);
   line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", kDefaultLength},
@@ -161,13 +160,12 @@ class UncountedJudge {
 
 // Throws Error where nothing is wrong that does not ask for the number of GPUs.
 FoundInFiles judge_uncounted(const CheckWords& question, std::vector<ConfigText> files) {
-  constexpr std::string_view kMissing = "--gpus is missing; say how many GPUs the job has";
   FoundInFiles found;
   UncountedJudge judge(question);
   found.fixed = fix(files, std::ref(judge));
   found.checked = found.fixed.before;
   if (!found.checked.has(Severity::error) && !found.checked.has(Severity::warning)) {
-    throw Error(std::string(kMissing));
+    throw Error(kGpusMissing);
   }
   found.files = std::move(files);
   found.wants_fix = !question.fix.empty();

@@ -228,9 +228,7 @@ namespace {
 bool speaks_of_training(const ConfigPart& part) {
   constexpr int kEnough = 2;  // options of Megatron's: one, such as --seed, is anybody's
   if (part.dialect == Dialect::own_script) return !wrapper_of(part.settings).empty();
-  const bool arguments = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
-                         part.dialect == Dialect::megatron_deepspeed;
-  if (!arguments) return true;
+  if (!takes_megatrons(part.dialect)) return true;
   const auto known =
       std::count_if(part.settings.begin(), part.settings.end(), [](const Setting& setting) {
         return known_options("megatron").find(setting.key) != nullptr ||

@@ -107,7 +107,7 @@ void print_check_job(const FoundInFiles& found, std::ostream& out) {
     const double ratio = found.yours->estimate->step_time / found.best->estimate->step_time;
     const bool tie = cannot_be_told(*found.best, *found.yours);
     out << fmt::format("          {} times as fast as this job{}\n", significant(ratio),
-                       tie ? ", less than the prediction can tell" : "");
+                       tie_text(tie));
   }
 }
 

@@ -195,8 +195,7 @@ std::string verdict_text(const TwoPlans& found) {
   return wrapped(fmt::format("{} is {} times as fast as {} ({} against {} tokens/s){}{}.",
                              faster ? 'B' : 'A', significant(faster ? ratio : 1 / ratio),
                              faster ? 'A' : 'B', human_count(best.estimate->tokens_per_s),
-                             human_count(other.estimate->tokens_per_s),
-                             tie ? ", less than the prediction can tell" : "", but),
+                             human_count(other.estimate->tokens_per_s), tie_text(tie), but),
                  page().text);
 }
 

@@ -171,8 +171,7 @@ Exit run_emit(const Args& args, const Console& console) {
                   "\"tp4 pp2 dp8 zero1 mbs2\"",
                   question.plan);
   line.group("Model");
-  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
-               "the plan file's"},
+  line.option({"--model", "MODEL", kModelHelp, "the plan file's"},
               set_given(question.choices.model, set_name, model_names()));
   add_read_as_option(line, question.choices.read_as);
   line.group("Output");

@@ -150,8 +150,7 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
                              : there.empty() ? fmt::format("leaving out {}", here)
                                              : fmt::format("{} instead of {}", there, here);
   std::string text = fmt::format("second: {} loses {} a step ({}%){}", change, human_seconds(lost),
-                                 percent(lost / first.step_time),
-                                 tie ? ", less than the prediction can tell" : "");
+                                 percent(lost / first.step_time), tie_text(tie));
   if (!parts.empty()) text += ": " + parts;
   return wrapped(text, page().text, 8);
 }

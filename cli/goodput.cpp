@@ -80,7 +80,7 @@ std::string set_plan(RunOfPlan& facts, const GoodputQuestion& question, const Co
   } else {
     facts.job = make_job(question.choices);
     Job& job = *facts.job;
-    if (job.gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
+    if (job.gpus == 0) throw Error(kGpusMissing);
     SearchSpace space;
     set_job_words(space, question.words, job.model, job.gpus);
     SearchOptions options;

@@ -211,7 +211,7 @@ void add_read_as_option(CommandLine& line, std::optional<std::string>& architect
 void add_model_options(CommandLine& line, JobChoices& choices,
                        std::vector<NamedFramework>* several) {
   line.group("Model");
-  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
+  line.option({"--model", "MODEL", kModelHelp, ""},
               set_given(choices.model, set_name, model_names()));
   add_read_as_option(line, choices.read_as);
   line.option({"--framework", several == nullptr ? "NAME" : "NAME,...",

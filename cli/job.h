@@ -60,6 +60,10 @@ void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions 
 // `options` where given, else `file`.
 JobChoices merged(const JobChoices& options, const JobChoices& file);
 
+// What several verbs say.
+inline constexpr const char* kGpusMissing = "--gpus is missing; say how many GPUs the job has";
+inline constexpr const char* kModelHelp = "built-in name, or path of a Hugging Face config.json";
+
 inline constexpr std::int64_t kMostGpus = 1 << 20;
 void check_batch(std::int64_t global_batch_size);  // throws Error above kMostSequences
 

@@ -195,6 +195,7 @@ void add_plan_words(CommandLine& line, PlanWords& words) {
 }
 
 void add_constraints(CommandLine& line, SearchSpace& space) {
+  line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
   for (const WordText& word : word_texts()) {
     if (word.given != Given::once) add_constraint(line, word, space);
   }

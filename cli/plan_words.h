@@ -33,7 +33,7 @@ JobDefaults set_job_words(SearchSpace& space, const PlanWords& words, const Mode
 void add_job_word_list(CommandLine& line, std::string_view key, std::vector<std::string>& values);
 // The others, one value each.
 void add_plan_words(CommandLine& line, PlanWords& words);
-// The others, as sets of allowed values.
+// The others, as sets of allowed values, in a group of their own.
 void add_constraints(CommandLine& line, SearchSpace& space);
 
 // `words` on top of `plan`. What follows from them and was not given is set too: dp fills the GPUs,

@@ -55,6 +55,10 @@ Answer ask(const Job& job, const ParallelPlan& plan);
 
 // Whether the other's time lies within the best one's interval. Both have estimates.
 bool cannot_be_told(const Answer& best, const Answer& other);
+// What is said behind their difference then; else nothing.
+constexpr std::string_view tie_text(bool tie) {
+  return tie ? ", less than the prediction can tell" : "";
+}
 
 // What a person should know before trusting an answer, each a sentence without its full stop.
 // Of sequences of this length, whatever the plan:

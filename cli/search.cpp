@@ -362,7 +362,6 @@ void add_options(CommandLine& line, SearchQuestion& question) {
   line.option({"--prices", "FILE",
                "of several machines: a CSV of hardware, usd_per_gpu_hour and source", ""},
               set_text(question.prices));
-  line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
   add_constraints(line, question.space);
   add_rl_options(line, question.rl);
   line.group("Output");
@@ -402,7 +401,7 @@ Exit run_search(const Args& args, const Console& console) {
     throw Error("--prices is of several machines, which --hardware lists; --price is of one");
   }
   const auto job = make_job(question.choices);
-  if (job->gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
+  if (job->gpus == 0) throw Error(kGpusMissing);
   const RlJob rl_job = rl_job_of(question.rl);
   if (question.rl.asked()) return search_steps(*job, question, rl_job, console);
   question.defaults = set_job_words(question.space, question.words, job->model, job->gpus);

@@ -117,7 +117,7 @@ Lists search_all(const SearchQuestion& question, const Console& console) {
     Searched searched;
     searched.job = make_job(one.choices);
     if (searched.job->gpus == 0) {
-      throw Error("--gpus is missing; say how many GPUs the job has");
+      throw Error(kGpusMissing);
     }
     if (question.objective == Objective::cost && searched.job->price_per_gpu_hour <= 0) {
       throw Error(

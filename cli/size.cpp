@@ -418,7 +418,6 @@ void add_options(CommandLine& line, SizeQuestion& question) {
   add_model_options(line, question.choices);
   add_job_words(line, question.words);
   add_cluster_options(line, question.choices);
-  line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
   add_constraints(line, question.space);
   line.group("Output");
   line.option({"--threads", "COUNT", "threads that search", "all cores"},

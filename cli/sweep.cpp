@@ -396,7 +396,6 @@ void add_options(CommandLine& line, SweepQuestion& question) {
        }});
   add_cluster_options(line, question.choices, {.with_gpus = false, .with_hardware = false});
   add_run_options(line, question);
-  line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
   add_constraints(line, question.space);
   line.group("Output");
   line.option({"--threads", "COUNT", "threads that search", "all cores"},

@@ -10,6 +10,10 @@ namespace qplan {
 // fp8 is e4m3; fp8_e5m2, of more range and less precision, holds gradients beside it.
 enum class DType : std::uint8_t { fp32, bf16, fp16, fp8, fp4, int64, int32, boolean, fp8_e5m2 };
 
+constexpr bool is_fp8(DType t) {
+  return t == DType::fp8 || t == DType::fp8_e5m2;
+}
+
 // Bytes an element takes (fp4 packs two in one).
 constexpr double size_of(DType t) {
   switch (t) {

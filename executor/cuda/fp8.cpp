@@ -8,7 +8,7 @@ namespace qplan {
 namespace {
 
 kernels::Fp8 format_of(const Tensor& tensor) {
-  QPLAN_CHECK(tensor.dtype == DType::fp8 || tensor.dtype == DType::fp8_e5m2, "fp8 has two formats");
+  QPLAN_CHECK(is_fp8(tensor.dtype), "fp8 has two formats");
   return tensor.dtype == DType::fp8 ? kernels::Fp8::e4m3 : kernels::Fp8::e5m2;
 }
 

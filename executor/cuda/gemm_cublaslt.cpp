@@ -43,10 +43,6 @@ void make_layout(Layout& layout, DType dtype, std::int64_t rows, std::int64_t co
                                    static_cast<std::uint64_t>(cols), stride));
 }
 
-bool is_fp8(DType dtype) {
-  return dtype == DType::fp8 || dtype == DType::fp8_e5m2;
-}
-
 float unit_of(DType dtype) {
   return is_fp8(dtype) ? std::ldexp(1.0F, -math::quantized_exponent(dtype)) : 1.0F;
 }

@@ -24,7 +24,7 @@ float quantization_scale(ConstFloats x) {
 }
 
 int quantized_exponent(DType format) {
-  QPLAN_CHECK(format == DType::fp8 || format == DType::fp8_e5m2, "fp8 has two formats");
+  QPLAN_CHECK(is_fp8(format), "fp8 has two formats");
   return format == DType::fp8 ? 8 : 15;
 }
 

@@ -12,7 +12,7 @@ namespace qplan {
 
 bool LayerContext::is_quantized(SlotId x) {
   const DType dtype = b.at(x).dtype;
-  return recipe.form.fp8_scales && (dtype == DType::fp8 || dtype == DType::fp8_e5m2);
+  return recipe.form.fp8_scales && is_fp8(dtype);
 }
 
 SlotId LayerContext::scale_of(SlotId x) const {

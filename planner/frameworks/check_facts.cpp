@@ -108,9 +108,7 @@ void check_facts(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (part.derived || has_names_alone(part)) continue;
     if (!describes_model(part) && part.dialect != Dialect::megatron_yaml) {
-      const bool arguments = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
-                             part.dialect == Dialect::megatron_deepspeed;
-      if (arguments) {
+      if (takes_megatrons(part.dialect)) {
         out.push_back({Severity::note, "model_not_described", part.place,
                        fmt::format("the arguments do not describe the model, so that nothing of it "
                                    "is compared with {}",

@@ -23,17 +23,12 @@ namespace {
 // Wanted where the tokenizer decides: Llama 3's, in the middle of what is in use.
 constexpr std::int64_t kUnsaidVocabulary = 128256;
 
-bool takes_megatrons(const ConfigPart& part) {
-  return part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
-         part.dialect == Dialect::megatron_deepspeed;
-}
-
 // The job's arguments, whichever of its files have them.
 class Arguments {
  public:
   explicit Arguments(const JobFiles& files) {
     for (const ConfigPart& part : files.parts) {
-      if (takes_megatrons(part)) all_.append(part.settings);
+      if (takes_megatrons(part.dialect)) all_.append(part.settings);
     }
   }
 
@@ -355,7 +350,7 @@ std::string why_no_model(const JobFiles& files) {
     if (!a.whole(key)) missing.emplace_back(key);
   }
   for (const ConfigPart& part : files.parts) {
-    if (!takes_megatrons(part)) continue;
+    if (!takes_megatrons(part.dialect)) continue;
     for (const Setting& setting : part.settings) {
       for (const std::string& key : missing) {
         if (setting.key == key || edit_distance(setting.key, key) > 2) continue;

@@ -172,8 +172,7 @@ const KnownOption* known_option(const ConfigPart& part, const std::string& writt
 }
 
 bool is_known(const ConfigPart& part, const std::string& key) {
-  const bool takes = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
-                     part.dialect == Dialect::megatron_deepspeed;
+  const bool takes = takes_megatrons(part.dialect);
   if (takes && std::find(kGone.begin(), kGone.end(), key) != kGone.end()) return false;
   const OptionList& list = known_options(option_list_of(part.dialect));
   if (list.find(key) != nullptr) return true;

@@ -341,8 +341,7 @@ constexpr auto kTraps = std::to_array<Trap>({
 });
 
 bool holds(Dialect dialect) {
-  return dialect == Dialect::megatron || dialect == Dialect::slime ||
-         dialect == Dialect::megatron_deepspeed || dialect == Dialect::megatron_yaml ||
+  return takes_megatrons(dialect) || dialect == Dialect::megatron_yaml ||
          dialect == Dialect::bridge;
 }
 

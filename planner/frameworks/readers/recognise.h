@@ -55,6 +55,12 @@ enum class Dialect : std::uint8_t {
   trl,                // arguments of `trl sft`, and "verb": what it trains by
 };
 
+// Whether a script takes Megatron's arguments: its own, slime's, the fork's.
+constexpr bool takes_megatrons(Dialect dialect) {
+  return dialect == Dialect::megatron || dialect == Dialect::slime ||
+         dialect == Dialect::megatron_deepspeed;
+}
+
 // Of arguments: slime's, the fork's, a Trainer's or Megatron's. `script` is what takes them; empty:
 // not known.
 Dialect dialect_of(const Settings& arguments, const std::string& script);
