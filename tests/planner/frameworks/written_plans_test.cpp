@@ -109,6 +109,27 @@ TEST_CASE("engines that are written hold the model's weights") {
   CHECK(written_engine(nobodys, 0.6).tp == 8);  // of no machine: a node's
 }
 
+TEST_CASE("no plan is tried beside an engine that cannot hold the model's weights") {
+  const ModelSpec model = load_model("llama4-maverick-17b-128e");
+  const Json config = model_config("llama4-maverick-17b-128e");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  for (const Framework framework : {Framework::verl, Framework::nemo_rl}) {
+    const CostModel cost(model, recipe_of(recipe_for(framework, RecipeKind::megatron)), hardware,
+                         {});
+    SearchSpace space;
+    space.gpus = 1024;
+    space.job.global_batch_size = 1024;
+    SearchOptions options;
+    const SearchResult written = search_written(cost, space, options, framework, config);
+    CHECK(written.plans.empty());
+    CHECK(written.out_of_memory > 0);
+    CHECK(written.simulated == 0);
+    // A trainer alone has the device to itself, and plans that fit it.
+    options.alone = false;
+    CHECK_FALSE(search_written(cost, space, options, framework, config).plans.empty());
+  }
+}
+
 TEST_CASE("whoever has no files is searched as before") {
   const Searched free = searched("qwen3-8b", RecipeKind::nanotron, {1, 2});
   REQUIRE_FALSE(free.any.plans.empty());
