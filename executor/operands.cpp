@@ -178,19 +178,26 @@ bool alone(const Rank& rank, int instance, bool expert) {
                 : s.dense_shard == 1 && s.dense_replicas == 1;
 }
 
-bool first_reduction(const Rank& rank, const Command& c) {
-  const BlockId block = rank.instance(c).block;
-  for (const Op& op : rank.commands.lists.at({block, c.part})) {
-    if (op.reads.count > 0 && op.reads.ids[0] == c.op->reads.ids[0] && op.writes.count > 0 &&
-        op.writes.ids[0] == c.op->writes.ids[0]) {
-      return std::get<Collective>(op.work).axis == std::get<Collective>(c.op->work).axis;
-    }
-  }
-  return false;
+bool keeps_gradients(const Rank& rank, const Command& c) {
+  return c.reads.count == 2 && rank.slot(c, c.reads[0]).storage == Storage::gradient;
 }
 
-bool has_replicas(const Rank& rank, const Command& c) {
-  return rank.shape(c.instance).dense_replicas > 1;
+std::optional<GradientSum> kept_sum(const Rank& rank, const Command& c, bool expert) {
+  const StateShard shard = rank.shard(c.instance);
+  const Tensor kept = shard_part(rank.tensor(c, c.reads[0]), shard, expert);
+  const Tensor fresh = packed_part(rank.tensor(c, c.reads[1]), expert ? shard.expert : shard.dense);
+  if (kept.elements() == 0) return std::nullopt;
+  if (alone(rank, c.instance, expert)) return GradientSum{fresh, kept};
+  const bool copies = !expert && rank.shape(c.instance).dense_replicas > 1;
+  if (copies && rank.position(Axis::dp_replicate) > 0) return std::nullopt;
+  return GradientSum{kept, fresh};
+}
+
+Tensor reduced_gradients(const Rank& rank, const Command& c, bool expert) {
+  const StateShard shard = rank.shard(c.instance);
+  const Tensor slot = rank.tensor(c, c.writes[0]);
+  if (rank.shape(c.instance).zero >= 2) return shard_part(slot, shard, expert);
+  return packed_part(slot, expert ? shard.expert : shard.dense);
 }
 
 }  // namespace qplan

@@ -2,6 +2,8 @@
 // What a command's operands are, whatever executes it: the parameter of a product, the rows of a
 // piece, the shard of a state.
 
+#include <optional>
+
 #include "executor/math/activation.h"
 #include "executor/rank.h"
 
@@ -78,10 +80,16 @@ int neighbour(const Rank& rank, const Command& c);
 // Whether no other rank holds a part of this section.
 bool alone(const Rank& rank, int instance, bool expert);
 
-// Is this collective the first of its list that brings this gradient to the kept one?
-bool first_reduction(const Rank& rank, const Command& c);
+// Whether an addition brings one microbatch's gradients and what is kept together, ahead of their
+// reduction; and of one section, what is added to what. Absent where nothing is: no gradients, or
+// another copy of the shard (HSDP) brings what is kept.
+bool keeps_gradients(const Rank& rank, const Command& c);
+struct GradientSum {
+  Tensor from, to;
+};
+std::optional<GradientSum> kept_sum(const Rank& rank, const Command& c, bool expert);
 
-// Whether the copies of a shard (HSDP) are summed by a later op.
-bool has_replicas(const Rank& rank, const Command& c);
+// The part of a reduction's sum that is this rank's.
+Tensor reduced_gradients(const Rank& rank, const Command& c, bool expert);
 
 }  // namespace qplan

@@ -395,6 +395,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
       return run_group_norm(rank, c, true);
     case RowwiseKind::add:
       if (c.op->role == Role::magnify_backward) return run_magnify_backward(rank, c, work);
+      if (keeps_gradients(rank, c)) return keep_gradients(rank, c);
       return add(rank, c);
     case RowwiseKind::embedding:
       return embed(rank, c);

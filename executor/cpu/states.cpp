@@ -43,8 +43,12 @@ void run_join(CpuRank& rank, const Command& c) {
   if (writes(rank, c, Storage::wire, Flow::weights)) {
     const Tensor whole = rank.tensor(c, c.writes[0]);
     for (const bool expert : {false, true}) place_shard(rank, c, expert, whole);
-  } else if (writes(rank, c, Storage::gradient) && reads_flow(rank, c, Flow::gradients)) {
-    accumulate(rank.tensor(c, c.reads[0]), rank.tensor(c, c.writes[0]));
+  }
+}
+
+void keep_gradients(CpuRank& rank, const Command& c) {
+  for (const bool expert : {false, true}) {
+    if (const auto sum = kept_sum(rank, c, expert)) accumulate(sum->from, sum->to);
   }
 }
 
@@ -80,29 +84,35 @@ void gather_parameters(const Parties& parties, Axis axis) {
 
 namespace {
 
-// Element by element over all parties' tensors, in their order; the result to each.
-void sum_to_all(const std::vector<Tensor>& tensors) {
+// Element by element over all parties' `inputs`, in their order; the result to each one's output.
+void sum_to_all(const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) {
   std::vector<Values> values;
-  for (const Tensor& t : tensors) values.emplace_back(t);
-  for (std::size_t i = 0; i < values.front().all().size(); ++i) {
+  for (const Tensor& t : inputs) values.emplace_back(t);
+  std::vector<float> sums(values.front().all().size());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
     double sum = 0;
     for (Values& v : values) sum += static_cast<double>(v.all()[i]);
-    for (Values& v : values) v.all()[i] = static_cast<float>(sum);
+    sums[i] = static_cast<float>(sum);
   }
-  for (Values& v : values) v.commit();
+  for (const Tensor& t : outputs) {
+    Values output(t, false);
+    std::ranges::copy(sums, output.all().begin());
+    output.commit();
+  }
 }
 
-// Every party's section of the sum of all parties' `inputs`, written to `outputs`.
+// Every party's section of the sum of all parties' `inputs`. In place it is read for that sum only,
+// so nothing is overwritten too early.
 void sum_sections(const Parties& parties, const std::vector<Tensor>& inputs,
-                  const std::vector<Tensor>& outputs, bool expert, bool add) {
+                  const std::vector<Tensor>& outputs, bool expert) {
   std::vector<Values> values;
   for (const Tensor& t : inputs) values.emplace_back(t);
   for (std::size_t p = 0; p < parties.size(); ++p) {
     const StateShard shard = parties[p].rank.shard(parties[p].command.instance);
     const Section& s = expert ? shard.expert : shard.dense;
-    Values output(outputs[p]);
+    Values output(outputs[p], false);
     for (std::int64_t i = 0; i < s.count; ++i) {
-      double sum = add ? static_cast<double>(output.all()[static_cast<std::size_t>(i)]) : 0;
+      double sum = 0;
       for (Values& v : values)
         sum += static_cast<double>(v.all()[static_cast<std::size_t>(s.begin + i)]);
       output.all()[static_cast<std::size_t>(i)] = static_cast<float>(sum);
@@ -113,50 +123,28 @@ void sum_sections(const Parties& parties, const std::vector<Tensor>& inputs,
 
 }  // namespace
 
+// Of one microbatch into what is kept, or of the step in place: the whole section, or every rank's
+// share of it.
 void reduce_gradients(const Parties& parties, const Collective& work) {
   const Party& one = parties.front();
   const Role role = one.command.op->role;
   if (role == Role::replicated_gradients || role == Role::tied_gradients) {
     std::vector<Tensor> parts;
     for (const Party& p : parties) parts.push_back(shared_gradient(p.rank, p.command));
-    return sum_to_all(parts);
+    return sum_to_all(parts, parts);
   }
   const bool expert = work.axis == Axis::edp;
-  std::vector<Tensor> inputs, outputs;
-  if (!reads_flow(one.rank, one.command, Flow::gradients)) {
-    // Once a step, in place: the whole section, or every rank's share of it.
-    for (const Party& p : parties) {
-      const Tensor slot = p.rank.tensor(p.command, p.command.writes[0]);
-      const StateShard shard = p.rank.shard(p.command.instance);
-      const Section& s = expert ? shard.expert : shard.dense;
-      inputs.push_back(slot);
-      outputs.push_back(packed_part(slot, s));
-    }
-    if (work.kind == CollectiveKind::all_reduce) return sum_to_all(outputs);
-    return sum_sections(parties, inputs, outputs, expert, false);
-  }
-  // Of one microbatch, added to what is kept. Copies of a shard (HSDP) sum theirs afterwards.
-  const bool copies_follow = work.axis == Axis::dp_shard && has_replicas(one.rank, one.command);
+  std::vector<Tensor> inputs, sections, outputs;
   for (const Party& p : parties) {
     const StateShard shard = p.rank.shard(p.command.instance);
-    const Section& s = expert ? shard.expert : shard.dense;
-    const Tensor whole = p.rank.tensor(p.command, p.command.reads[0]);
-    const Tensor kept = p.rank.tensor(p.command, p.command.writes[0]);
-    inputs.push_back(whole);
-    outputs.push_back(copies_follow ? packed_part(whole, s) : shard_part(kept, shard, expert));
+    inputs.push_back(p.rank.tensor(p.command, p.command.reads[0]));
+    outputs.push_back(reduced_gradients(p.rank, p.command, expert));
+    const bool fresh = reads_flow(p.rank, p.command, Flow::gradients);
+    sections.push_back(fresh ? packed_part(inputs.back(), expert ? shard.expert : shard.dense)
+                             : outputs.back());
   }
-  // In place, a party's section is read for its own sum only, so nothing is overwritten too early.
-  sum_sections(parties, inputs, outputs, expert, /*add=*/!copies_follow);
-  for (const Party& p : parties) {
-    if (!first_reduction(p.rank, p.command)) continue;
-    for (const bool part : {false, true}) {
-      if (part == expert || !alone(p.rank, p.command.instance, part)) continue;
-      const StateShard shard = p.rank.shard(p.command.instance);
-      accumulate(packed_part(p.rank.tensor(p.command, p.command.reads[0]),
-                             part ? shard.expert : shard.dense),
-                 shard_part(p.rank.tensor(p.command, p.command.writes[0]), shard, part));
-    }
-  }
+  if (work.kind == CollectiveKind::all_reduce) return sum_to_all(sections, outputs);
+  sum_sections(parties, inputs, outputs, expert);
 }
 
 // Of this rank's shard; what several ranks hold alike is counted by the first of them.

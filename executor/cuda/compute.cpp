@@ -362,6 +362,7 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::gelu_backward:
       return activate_backward(rank, c, work, stream);
     case RowwiseKind::add:
+      if (keeps_gradients(rank, c)) return keep_gradients(rank, c, stream);
       return add(rank, c, stream);
     case RowwiseKind::embedding:
       return embed(rank, c, false, stream);

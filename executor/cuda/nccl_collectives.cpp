@@ -54,11 +54,12 @@ void gather_sections(const Tensor& own, const Tensor& whole, std::int64_t size, 
   check(ncclGroupEnd());
 }
 
-// The reverse, in place: a rank's own section of the sum.
+// The reverse: a rank's own section of the sum, in place or elsewhere.
 void reduce_sections(const Tensor& own, const Tensor& whole, std::int64_t size, ncclComm_t group,
                      cudaStream_t stream) {
-  int ranks = 0;
+  int ranks = 0, self = 0;
   check(ncclCommCount(group, &ranks));
+  check(ncclCommUserRank(group, &self));
   if (whole.elements() == size * ranks) {
     check(ncclReduceScatter(whole.data, own.data, count_of(own), nccl_type(own.dtype), ncclSum,
                             group, stream));
@@ -68,14 +69,15 @@ void reduce_sections(const Tensor& own, const Tensor& whole, std::int64_t size, 
   for (int r = 0; r < ranks; ++r) {
     const std::int64_t begin = std::min(r * size, whole.elements());
     const Tensor section = whole.part(begin, 1, std::min(size, whole.elements() - begin));
-    check(ncclReduce(section.data, section.data, count_of(section), nccl_type(own.dtype), ncclSum,
-                     r, group, stream));
+    check(ncclReduce(section.data, r == self ? own.data : section.data, count_of(section),
+                     nccl_type(own.dtype), ncclSum, r, group, stream));
   }
   check(ncclGroupEnd());
 }
 
-void sum_to_all(const Tensor& t, ncclComm_t group, cudaStream_t stream) {
-  check(ncclAllReduce(t.data, t.data, count_of(t), nccl_type(t.dtype), ncclSum, group, stream));
+void sum_to_all(const Tensor& from, const Tensor& to, ncclComm_t group, cudaStream_t stream) {
+  check(
+      ncclAllReduce(from.data, to.data, count_of(to), nccl_type(to.dtype), ncclSum, group, stream));
 }
 
 // One section of `whole` from this rank's shard.
@@ -89,19 +91,10 @@ void place_shard(const CudaRank& rank, const Command& c, bool expert, const Tens
        stream);
 }
 
-void add_to_kept(const CudaRank& rank, const Command& c, bool expert, cudaStream_t stream) {
-  const StateShard shard = rank.shard(c.instance);
-  const Tensor from = packed_part(rank.tensor(c, c.reads[0]), expert ? shard.expert : shard.dense);
-  const Tensor to = shard_part(rank.tensor(c, c.writes[0]), shard, expert);
-  if (to.elements() > 0) {
-    kernels::accumulate(float_of(to), float_of(from), to.elements(), stream);
-  }
-}
-
 // Gradients that several tensor-parallel ranks make parts of, or the two holders of an embedding.
 void reduce_shared(CudaRank& rank, const Command& c, ncclComm_t group, cudaStream_t stream) {
   const Tensor mine = shared_gradient(rank, c);
-  if (mine.elements() > 0) sum_to_all(mine, group, stream);
+  if (mine.elements() > 0) sum_to_all(mine, mine, group, stream);
 }
 
 // Operands of the same rows: rows, and perhaps a number with each.
@@ -156,6 +149,7 @@ void gather_parameters(CudaRank& rank, const Command& c, const Collective& work,
   }
 }
 
+// Of one microbatch into what is kept, or of the step in place.
 void reduce_gradients(CudaRank& rank, const Command& c, const Collective& work, ncclComm_t group,
                       cudaStream_t stream) {
   const Role role = c.op->role;
@@ -163,35 +157,29 @@ void reduce_gradients(CudaRank& rank, const Command& c, const Collective& work, 
     return reduce_shared(rank, c, group, stream);
   }
   const bool expert = work.axis == Axis::edp;
-  const bool of_microbatch = reads_flow(rank, c, Flow::gradients);
-  const Tensor packed = rank.tensor(c, of_microbatch ? c.reads[0] : c.writes[0]);
   const StateShard shard = rank.shard(c.instance);
   const StateShard::Section& s = expert ? shard.expert : shard.dense;
+  const Tensor packed = rank.tensor(c, c.reads[0]), own = reduced_gradients(rank, c, expert);
   if (work.kind == CollectiveKind::all_reduce) {
-    sum_to_all(packed_part(packed, s), group, stream);
+    const bool fresh = reads_flow(rank, c, Flow::gradients);
+    sum_to_all(fresh ? packed_part(packed, s) : own, own, group, stream);
   } else {
-    reduce_sections(packed_part(packed, s), packed.part(s.first, 1, s.total), s.size, group,
-                    stream);
+    reduce_sections(own, packed.part(s.first, 1, s.total), s.size, group, stream);
   }
-  if (!of_microbatch) return;  // once a step, in place
-  // Of one microbatch, added to what is kept. Copies of a shard (HSDP) sum theirs first.
-  if (work.axis != Axis::dp_shard || !has_replicas(rank, c)) add_to_kept(rank, c, expert, stream);
-  if (!first_reduction(rank, c)) return;
-  for (const bool part : {false, true}) {
-    if (part != expert && alone(rank, c.instance, part)) add_to_kept(rank, c, part, stream);
+}
+
+void keep_gradients(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  for (const bool expert : {false, true}) {
+    if (const auto sum = kept_sum(rank, c, expert)) {
+      kernels::accumulate(float_of(sum->to), float_of(sum->from), sum->to.elements(), stream);
+    }
   }
 }
 
 void launch_join(CudaRank& rank, const Command& c, cudaStream_t stream) {
-  if (writes(rank, c, Storage::wire, Flow::weights)) {
-    const Tensor whole = rank.tensor(c, c.writes[0]);
-    for (const bool expert : {false, true}) {
-      place_shard(rank, c, expert, whole, stream);
-    }
-  } else if (writes(rank, c, Storage::gradient) && reads_flow(rank, c, Flow::gradients)) {
-    const Tensor to = rank.tensor(c, c.writes[0]);
-    kernels::accumulate(float_of(to), float_of(rank.tensor(c, c.reads[0])), to.elements(), stream);
-  }
+  if (!writes(rank, c, Storage::wire, Flow::weights)) return;
+  const Tensor whole = rank.tensor(c, c.writes[0]);
+  for (const bool expert : {false, true}) place_shard(rank, c, expert, whole, stream);
 }
 
 void launch_collective(CudaRank& rank, NcclWorld& world, const Command& c, cudaStream_t stream) {

@@ -53,6 +53,7 @@ void launch_fp8_product(CudaRank& rank, const Command& command, const Gemm& work
                         cudaStream_t stream);
 // A Join that moves states where one rank alone holds them.
 void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);
+void keep_gradients(CudaRank& rank, const Command& command, cudaStream_t stream);
 
 // Finds an attention's kernels; bytes of scratch that they need.
 std::int64_t prepare_attention(CudaRank& rank, const Command& command, const Attention& work);

@@ -11,6 +11,7 @@
 
 #include "models/error.h"
 #include "models/json.h"
+#include "models/units.h"
 
 namespace qplan {
 namespace {

@@ -73,9 +73,10 @@ class StateBuilder {
   [[nodiscard]] bool flattens() const;
   SlotId flat_gradients();
 
-  // False where there is nobody to reduce with.
-  bool reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas, Axis replica_axis,
-                      SlotId input);
+  // Of one microbatch, out of `input`.
+  void keep_gradients(SlotId input);
+  void reduce_microbatch(std::int64_t count, Axis axis, int ranks, SlotId input);
+  void sum_replicas(SlotId input);
 
   void reduce_whole(std::int64_t count, Axis axis, int ranks, double element);
 

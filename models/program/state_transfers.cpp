@@ -96,11 +96,10 @@ void StateBuilder::leave_backward() {
             .kind = RowwiseKind::scale, .rows = 1, .cols = own_.total(), .dtype = reduce_dtype()},
         {input}, {input});
   }
-  const bool dense = reduce_scatter(own_.dense, dense_axis(s), s.dense_shard, s.dense_replicas,
-                                    Axis::dp_replicate, input);
-  const bool expert = reduce_scatter(own_.expert, Axis::edp, s.expert_shard, 1, Axis::edp, input);
-  // One rank: its gradients are everybody's.
-  if (!dense && !expert) b.compute(Join{}, {input}, {gradients_});
+  keep_gradients(input);
+  reduce_microbatch(own_.dense, dense_axis(s), s.dense_shard, input);
+  sum_replicas(input);
+  reduce_microbatch(own_.expert, Axis::edp, s.expert_shard, input);
   if (!s.overlap.has(OverlapKind::grad)) {
     b.wait_for(Stream::reduce_comm);
     b.flush();
@@ -234,20 +233,44 @@ void StateBuilder::sum_embedding_copies() {
              Role::tied_gradients);
 }
 
-bool StateBuilder::reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas,
-                                  Axis replica_axis, SlotId input) {
-  if (count == 0 || (ranks == 1 && replicas == 1)) return false;
+// What is kept of the microbatches before joins this one's gradients ahead of their reduction,
+// whose sum is then what is kept; what is shared with nobody is added to it. An addition behind the
+// reduction would hold up the compute that is queued behind it until the reduction is done
+// (docs/evidence/executor.md). Others add while they reduce, or keep one microbatch's alone
+// (torch's foreach_reduce): of theirs only the reduction is an op.
+void StateBuilder::keep_gradients(SlotId input) {
+  const auto& s = c_.shape;
+  const bool dense = own_.dense > 0 && (s.dense_shard > 1 || s.dense_replicas > 1);
+  const bool expert = own_.expert > 0 && s.expert_shard > 1;
+  if (!c_.recipe.states.adds_gradients) {
+    // One rank: its gradients are everybody's.
+    if (!dense && !expert) c_.b.compute(Join{}, {input}, {gradients_});
+    return;
+  }
+  const bool whole = (own_.dense > 0 && !dense) || (own_.expert > 0 && !expert);
+  c_.b.compute(Rowwise{.kind = RowwiseKind::add,
+                       .rows = 1,
+                       .cols = sharded(own_, s).total(),
+                       .dtype = kept_dtype()},
+               {gradients_, input},
+               {dense || expert ? input : kNoSlot, whole ? gradients_ : kNoSlot});
+}
+
+void StateBuilder::reduce_microbatch(std::int64_t count, Axis axis, int ranks, SlotId input) {
+  if (count == 0 || ranks == 1) return;
   const Bytes bytes(static_cast<double>(count) * size_of(reduce_dtype()));
-  if (ranks > 1) {
-    c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::reduce_scatter, axis, bytes},
-               {input}, {gradients_});
-  }
-  if (replicas > 1) {
-    c_.b.aside(Stream::reduce_comm,
-               Collective{CollectiveKind::all_reduce, replica_axis, bytes / ranks}, {input},
-               {gradients_});
-  }
-  return true;
+  c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::reduce_scatter, axis, bytes}, {input},
+             {gradients_});
+}
+
+// Copies of a shard (HSDP).
+void StateBuilder::sum_replicas(SlotId input) {
+  const auto& s = c_.shape;
+  if (own_.dense == 0 || s.dense_replicas == 1) return;
+  const Bytes shard(static_cast<double>(own_.dense) * size_of(reduce_dtype()) / s.dense_shard);
+  const bool in_place = c_.recipe.states.adds_gradients && s.dense_shard > 1;
+  c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::all_reduce, Axis::dp_replicate, shard},
+             {in_place ? gradients_ : input}, {gradients_});
 }
 
 void StateBuilder::reduce_whole(std::int64_t count, Axis axis, int ranks, double element) {
