@@ -88,7 +88,7 @@ TEST_SUITE("NeMo-RL") {
     has_rule("unknown_option", ask_nemo("cluster:", "clusetr:"), "clusetr");
     const std::vector<ConfigText> alone{
         {"child.yaml", "defaults: ./parent.yaml\ngrpo:\n  seed: 1\n"}};
-    has_rule("config_missing", ask(alone, "qwen3-8b", 8), "parent.yaml");
+    has_rule("config_missing", ask_texts(alone, "qwen3-8b", 8), "parent.yaml");
   }
 }
 

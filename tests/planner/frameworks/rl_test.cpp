@@ -289,7 +289,7 @@ TEST_SUITE("verl") {
   }
 
   TEST_CASE("supervised fine-tuning is a plan alone") {
-    const Checked checked = ask(
+    const Checked checked = ask_texts(
         {{"sft.sh",
           "torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer "
           "data.train_batch_size=64 data.micro_batch_size_per_gpu=4 data.max_length=2048 "
