@@ -76,18 +76,36 @@ struct PackedHeads {
   std::int64_t rows = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
 };
 // The first `turned` numbers of each head of q and k turn by their row's angles (pairs i and
-// i + turned/2), a multiple of 16; 0: heads are copied as they are. angles: (positions, turned/2)
-// of (cos, sin); position: one for each row.
+// i + turned/2, or `neighbours` 2i and 2i + 1), a multiple of 16; 0: heads are copied as they are.
+// angles: (positions, turned/2) of (cos, sin); position: one for each row.
 struct Rotation {
   std::int64_t turned = 0;
   const float2* angles = nullptr;
   const std::int32_t* position = nullptr;
+  bool neighbours = false;
 };
-void split_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream);
+// What each row's queries are multiplied by: factors[position[row]]; factors null: 1.
+struct QueryFactors {
+  const float* factors = nullptr;
+  const std::int32_t* position = nullptr;
+};
+void split_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream,
+                 const QueryFactors& queries = {});
 // The same backwards: gradients into the packed row, turned the other way.
-void pack_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream);
+void pack_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream,
+                const QueryFactors& queries = {});
 
-// With a norm of each head of q and k before they turn; weights: (head_dim); head_dim <= 256.
+// packed {q|k} = each head of q and k / sqrt(mean of its squares + eps), without weights; v null.
+// head_dim <= 256.
+void norm_heads(const PackedHeads& heads, float eps, cudaStream_t stream);
+// dpacked {q|k|v} from dnormed, the gradient of {q|k}; q, k: what norm_heads read; v: its gradient,
+// which is copied; packed is not read. With r = 1/sqrt(mean(x^2) + eps), n = x r:
+// dx = r (dy - n mean(dy n)).
+void norm_heads_backward(bf16* dpacked, const bf16* dnormed, const PackedHeads& heads, float eps,
+                         cudaStream_t stream);
+
+// With a norm of each head of q and k before they turn, halves with halves; weights: (head_dim);
+// head_dim <= 256.
 struct HeadNorms {
   const bf16 *q = nullptr, *k = nullptr;
   float eps = 0;
@@ -311,6 +329,14 @@ void sort_tokens(bf16* y, float* weights, const bf16* x, const std::int32_t* row
 void sum_copies(bf16* y, float* by_choice, const bf16* x, const std::int32_t* row_map,
                 const float* numbers, std::int64_t top_k, std::int64_t tokens, std::int64_t cols,
                 cudaStream_t stream);
+
+// y[r, :] = numbers[r] x[r, :].
+void scale_rows(bf16* y, const bf16* x, const float* numbers, std::int64_t rows, std::int64_t cols,
+                cudaStream_t stream);
+// dx[r, :] = numbers[r] dy[r, :]; dnumbers[r] = dy[r, :] . x[r, :].
+void scale_rows_backward(bf16* dx, float* dnumbers, const bf16* dy, const bf16* x,
+                         const float* numbers, std::int64_t rows, std::int64_t cols,
+                         cudaStream_t stream);
 
 // Rows that arrived lie by source, then expert; grouped they lie by expert, then source. counts
 // (ranks, experts): of all; this rank's are `local` of the `experts`, from first_expert on.

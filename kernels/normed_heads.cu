@@ -1,4 +1,5 @@
-// Heads of queries and keys: normed, then turned, in one pass over the packed row, and back.
+// Heads of queries and keys: normed, then turned, in one pass over the packed row, and back; or
+// normed alone, without weights.
 
 #include "kernels/kernels.h"
 #include "kernels/rows.cuh"
@@ -206,7 +207,77 @@ __global__ void __launch_bounds__(Threads)
   }
 }
 
+// `Row` threads have a head of q or k, which lies on its own, without weights.
+template <int Row, int Threads>
+__global__ void __launch_bounds__(Threads) norm_kernel(PackedHeads h, float eps) {
+  const std::int64_t line = std::int64_t{blockIdx.x} * (Threads / Row) + threadIdx.x / Row;
+  const std::int64_t d = h.head_dim, heads = h.q_heads + h.kv_heads,
+                     column = threadIdx.x % Row * kVector;
+  const std::int64_t row = line / heads, head = line % heads;
+  const bool inside = column < d && row < h.rows;  // heads share a warp: all threads stay
+  const bf16* x = head < h.q_heads ? h.q + (row * h.q_heads + head) * d
+                                   : h.k + (row * h.kv_heads + head - h.q_heads) * d;
+  Vector v = inside ? load(x + column) : Vector{};
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) squares += v.x[j] * v.x[j];
+  const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(d) + eps);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) v.x[j] *= scale;
+  if (inside) store(h.packed + line * d + column, v);
+}
+
+// The same of a head of q, k or v, the last of which is copied.
+template <int Row, int Threads>
+__global__ void __launch_bounds__(Threads)
+    norm_backward_kernel(bf16* dpacked, const bf16* dnormed, PackedHeads h, float eps) {
+  const std::int64_t line = std::int64_t{blockIdx.x} * (Threads / Row) + threadIdx.x / Row;
+  const std::int64_t d = h.head_dim, normed = h.q_heads + h.kv_heads, heads = normed + h.kv_heads;
+  const std::int64_t row = line / heads, head = line % heads, column = threadIdx.x % Row * kVector;
+  const bool inside = column < d && row < h.rows, is_v = head >= normed;
+  const bf16* x = head < h.q_heads ? h.q + (row * h.q_heads + head) * d
+                  : !is_v          ? h.k + (row * h.kv_heads + head - h.q_heads) * d
+                                   : h.v + (row * h.kv_heads + head - normed) * d;
+  const Vector n = inside ? load(x + column) : Vector{};
+  Vector g = inside && !is_v ? load(dnormed + (row * normed + head) * d + column) : Vector{};
+  float2 both{0, 0};  // squares, and dy x
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    both.x += n.x[j] * n.x[j];
+    both.y += g.x[j] * n.x[j];
+  }
+  both = row_sums<Row>(both, 0);
+  const float scale = rsqrtf(both.x / static_cast<float>(d) + eps);
+  const float mean = both.y * scale / static_cast<float>(d);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    g.x[j] = is_v ? n.x[j] : scale * (g.x[j] - n.x[j] * scale * mean);
+  }
+  if (inside) store(dpacked + line * d + column, g);
+}
+
 }  // namespace
+
+void norm_heads(const PackedHeads& heads, float eps, cudaStream_t stream) {
+  with_head_shape(heads.head_dim, [&](auto shape) {
+    using S = decltype(shape);
+    const std::int64_t threads = heads.rows * (heads.q_heads + heads.kv_heads) * S::kRow;
+    norm_kernel<S::kRow, S::kThreads>
+        <<<static_cast<unsigned>(ceil_div(threads, S::kThreads)), S::kThreads, 0, stream>>>(heads,
+                                                                                            eps);
+  });
+}
+
+void norm_heads_backward(bf16* dpacked, const bf16* dnormed, const PackedHeads& heads, float eps,
+                         cudaStream_t stream) {
+  with_head_shape(heads.head_dim, [&](auto shape) {
+    using S = decltype(shape);
+    const std::int64_t threads = heads.rows * (heads.q_heads + 2 * heads.kv_heads) * S::kRow;
+    norm_backward_kernel<S::kRow, S::kThreads>
+        <<<static_cast<unsigned>(ceil_div(threads, S::kThreads)), S::kThreads, 0, stream>>>(
+            dpacked, dnormed, heads, eps);
+  });
+}
 
 void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, const HeadNorms& norms,
                         cudaStream_t stream) {

@@ -1,5 +1,7 @@
 // Attention and what prepares it: heads taken out of packed q|k|v, their norms, rotary embedding.
 
+#include "executor/math/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -89,15 +91,13 @@ void expand_latent_backward(CpuRank& rank, const Command& c) {
   dlatent.commit();
 }
 
-// Llama 4: what queries of layers that do not rotate are multiplied by, which grows with their
-// position (Llama4TextAttention in transformers 5.23).
 void raise_temperature(const CpuRank& rank, const Command& c, Matrix q) {
   const ModelSpec& m = rank.spec(c);
   if (m.temperature_step == 0 || rank.shape(c.instance).layer.rotates) return;
   const std::vector<std::int64_t> positions = rank.positions();
   for (std::int64_t r = 0; r < q.rows; ++r) {
-    const std::int64_t steps = (positions[math::at(r)] + 1) / m.temperature_step;
-    const double factor = 1 + m.temperature_scale * std::log1p(static_cast<double>(steps));
+    const double factor =
+        math::query_temperature(positions[math::at(r)], m.temperature_step, m.temperature_scale);
     for (float& x : q.row(r)) x = static_cast<float>(factor * static_cast<double>(x));
   }
 }

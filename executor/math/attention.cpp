@@ -72,6 +72,10 @@ void attention(const AttentionInput& in, const AttentionShape& s, Matrix out, Ma
   }
 }
 
+double query_temperature(std::int64_t position, std::int64_t step, double scale) {
+  return 1 + scale * std::log1p(static_cast<double>((position + 1) / step));
+}
+
 void merge_attention(ConstMatrix part_out, ConstMatrix part_lse, const AttentionShape& s,
                      Matrix out, Matrix lse) {
   for (std::int64_t i = 0; i < out.rows; ++i) {

@@ -27,6 +27,10 @@ struct AttentionInput {
 // logarithm of each softmax's denominator. A query that sees no key gets 0 and -infinity.
 void attention(const AttentionInput& in, const AttentionShape& shape, Matrix out, Matrix lse);
 
+// Llama 4: what queries of layers that do not rotate are multiplied by, which grows with every
+// `step` positions (Llama4TextAttention in transformers 5.23).
+double query_temperature(std::int64_t position, std::int64_t step, double scale);
+
 // Makes (out, lse) the result over the keys of both parts.
 void merge_attention(ConstMatrix part_out, ConstMatrix part_lse, const AttentionShape& shape,
                      Matrix out, Matrix lse);

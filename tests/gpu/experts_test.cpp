@@ -236,3 +236,30 @@ TEST_CASE("rows that arrived by rank are grouped by expert, and go back") {
   CHECK(returned == arrived);
   CHECK(values == x);
 }
+
+TEST_CASE("rows are scaled by their numbers, which get their gradients") {
+  for (const std::int64_t cols : {8, 264, 1280}) {
+    CAPTURE(cols);
+    constexpr std::int64_t rows = 27;
+    const auto x = random_bf16(rows * cols, 1), numbers = random_bf16(rows, 2),
+               dy = random_bf16(rows * cols, 3);
+    const Bf16Array dev_x(x), dev_dy(dy), y(rows * cols), dx(rows * cols);
+    const FloatArray dev_numbers(numbers), dnumbers(rows);
+    kernels::scale_rows(y.get(), dev_x.get(), dev_numbers.get(), rows, cols, kStream);
+    kernels::scale_rows_backward(dx.get(), dnumbers.get(), dev_dy.get(), dev_x.get(),
+                                 dev_numbers.get(), rows, cols, kStream);
+    std::vector<float> scaled, back, dots;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      double dot = 0;
+      for (std::int64_t i = r * cols; i < (r + 1) * cols; ++i) {
+        scaled.push_back(numbers[math::at(r)] * x[math::at(i)]);
+        back.push_back(numbers[math::at(r)] * dy[math::at(i)]);
+        dot += static_cast<double>(x[math::at(i)]) * static_cast<double>(dy[math::at(i)]);
+      }
+      dots.push_back(static_cast<float>(dot));
+    }
+    CHECK(distance(y.read(), scaled) < kBf16Rounding);
+    CHECK(distance(dx.read(), back) < kBf16Rounding);
+    CHECK(distance(dnumbers.read(), dots) < kFloatRounding);
+  }
+}

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "executor/math/attention.h"
 #include "executor/math/norm.h"
 #include "executor/math/rope.h"
 #include "kernels/kernels.h"
@@ -128,30 +131,117 @@ TEST_CASE("heads are taken apart and turned, and their gradients turned back") {
       std::vector<float>(positions.begin(), positions.end()));
   const Bf16Array dev_packed(packed), q(rows * q_heads * dim), k(rows * kv_heads * dim),
       v(rows * kv_heads * dim), again(rows * width);
-  const kernels::Rotation rotation{
-      turned, static_cast<const float2*>(static_cast<const void*>(dev_angles.get())),
-      dev_positions.get()};
-  kernels::split_heads({dev_packed.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim},
-                       rotation, kStream);
-  kernels::pack_heads({again.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim},
-                      rotation, kStream);
+  for (const math::RopePairs pairs : {math::RopePairs::halves, math::RopePairs::neighbours}) {
+    const bool neighbours = pairs == math::RopePairs::neighbours;
+    CAPTURE(neighbours);
+    const kernels::Rotation rotation{
+        turned, static_cast<const float2*>(static_cast<const void*>(dev_angles.get())),
+        dev_positions.get(), neighbours};
+    kernels::split_heads(
+        {dev_packed.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim}, rotation,
+        kStream);
+    kernels::pack_heads({again.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim},
+                        rotation, kStream);
 
-  const auto part = [&](std::int64_t first, std::int64_t heads, bool turn) {
-    std::vector<float> own;
+    const auto part = [&](std::int64_t first, std::int64_t heads, bool turn) {
+      std::vector<float> own;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto begin = packed.begin() + r * width + first * dim;
+        own.insert(own.end(), begin, begin + heads * dim);
+      }
+      if (turn) {
+        math::rope(Matrix(own, rows, heads * dim),
+                   {.heads = heads, .head_dim = dim, .pairs = pairs}, positions, frequencies);
+      }
+      return own;
+    };
+    CHECK(distance(q.read(), part(0, q_heads, true)) < kBf16Rounding);
+    CHECK(distance(k.read(), part(q_heads, kv_heads, true)) < kBf16Rounding);
+    CHECK(v.read() == part(q_heads + kv_heads, kv_heads, false));
+    CHECK(distance(again.read(), packed) < 2 * kBf16Rounding);
+  }
+}
+
+TEST_CASE("queries alone are multiplied by their position's factor, and so are their gradients") {
+  constexpr std::int64_t rows = 19, q_heads = 4, kv_heads = 2, dim = 48, positions = 8;
+  constexpr std::int64_t width = (q_heads + 2 * kv_heads) * dim;
+  const auto packed = random_bf16(rows * width, 1);
+  std::vector<float> factors, position;
+  for (std::int64_t p = 0; p < positions; ++p) {
+    factors.push_back(static_cast<float>(math::query_temperature(p, 3, 0.5)));
+  }
+  CHECK(factors[1] == 1);
+  CHECK(factors[2] == doctest::Approx(1 + 0.5 * std::log(2.0)));
+  for (std::int64_t r = 0; r < rows; ++r) position.push_back(static_cast<float>(r * 5 % positions));
+  const FloatArray dev_factors(factors);
+  const DeviceArray<std::int32_t> dev_position(position);
+  const Bf16Array dev_packed(packed), q(rows * q_heads * dim), k(rows * kv_heads * dim),
+      v(rows * kv_heads * dim), again(rows * width);
+  const kernels::QueryFactors queries{dev_factors.get(), dev_position.get()};
+  kernels::split_heads({dev_packed.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim},
+                       {}, kStream, queries);
+  kernels::pack_heads({again.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim}, {},
+                      kStream, queries);
+  const auto k_read = k.read(), v_read = v.read();
+  std::vector<float> q_raised, twice = packed;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float factor = factors[static_cast<std::size_t>(position[math::at(r)])];
+    for (std::int64_t c = 0; c < q_heads * dim; ++c) {
+      q_raised.push_back(factor * packed[math::at(r * width + c)]);
+      twice[math::at(r * width + c)] *= factor * factor;
+    }
+    for (std::int64_t c = 0; c < kv_heads * dim; ++c) {
+      const std::int64_t own = r * kv_heads * dim + c, from = r * width + q_heads * dim + c;
+      REQUIRE(k_read[math::at(own)] == packed[math::at(from)]);
+      REQUIRE(v_read[math::at(own)] == packed[math::at(from + kv_heads * dim)]);
+    }
+  }
+  CHECK(distance(q.read(), q_raised) < kBf16Rounding);
+  CHECK(distance(again.read(), twice) < 2 * kBf16Rounding);
+}
+
+TEST_CASE("heads are normed without weights, and back") {
+  for (const std::int64_t dim : {16, 48, 128, 256}) {
+    CAPTURE(dim);
+    constexpr std::int64_t rows = 13, q_heads = 5, kv_heads = 2;
+    const std::int64_t q_width = q_heads * dim, k_width = kv_heads * dim,
+                       normed = q_width + k_width, width = normed + k_width;
+    const auto q = random_bf16(rows * q_width, 1), k = random_bf16(rows * k_width, 2),
+               dnormed = random_bf16(rows * normed, 3), dv = random_bf16(rows * k_width, 4);
+    const std::vector<float> ones(math::at(dim), 1.0F);
+    std::vector<float> packed(math::at(rows * normed)), dpacked(math::at(rows * width));
+    std::vector<float> nowhere(ones.size());
     for (std::int64_t r = 0; r < rows; ++r) {
-      const auto begin = packed.begin() + r * width + first * dim;
-      own.insert(own.end(), begin, begin + heads * dim);
+      for (std::int64_t head = 0; head < q_heads + 2 * kv_heads; ++head) {
+        const bool is_q = head < q_heads, is_v = head >= q_heads + kv_heads;
+        const std::int64_t own =
+            is_q ? r * q_width + head * dim : r * k_width + (head - q_heads) % kv_heads * dim;
+        const Matrix dx =
+            Matrix(dpacked, 1, std::ssize(dpacked)).columns(r * width + head * dim, dim);
+        if (is_v) {
+          std::copy_n(dv.begin() + own, dim, dx.row(0).begin());
+          continue;
+        }
+        const std::vector<float>& all = is_q ? q : k;
+        const ConstMatrix x = ConstMatrix(all, 1, std::ssize(all)).columns(own, dim);
+        const std::int64_t at = r * normed + head * dim;
+        math::rms_norm(x, ones, {.epsilon = 1e-5},
+                       Matrix(packed, 1, std::ssize(packed)).columns(at, dim));
+        math::rms_norm_backward(x, ones, {.epsilon = 1e-5},
+                                ConstMatrix(dnormed, 1, std::ssize(dnormed)).columns(at, dim), dx,
+                                nowhere);
+      }
     }
-    if (turn) {
-      math::rope(Matrix(own, rows, heads * dim), {.heads = heads, .head_dim = dim}, positions,
-                 frequencies);
-    }
-    return own;
-  };
-  CHECK(distance(q.read(), part(0, q_heads, true)) < kBf16Rounding);
-  CHECK(distance(k.read(), part(q_heads, kv_heads, true)) < kBf16Rounding);
-  CHECK(v.read() == part(q_heads + kv_heads, kv_heads, false));
-  CHECK(distance(again.read(), packed) < 2 * kBf16Rounding);
+    const Bf16Array dev_q(q), dev_k(k), dev_dnormed(dnormed), dev_dv(dv), dev_packed(rows * normed),
+        dev_dpacked(rows * width);
+    kernels::PackedHeads heads{dev_packed.get(), dev_q.get(), dev_k.get(), nullptr, rows,
+                               q_heads,          kv_heads,    dim};
+    kernels::norm_heads(heads, 1e-5F, kStream);
+    heads.v = dev_dv.get();
+    kernels::norm_heads_backward(dev_dpacked.get(), dev_dnormed.get(), heads, 1e-5F, kStream);
+    CHECK(distance(dev_packed.read(), packed) < kBf16Rounding);
+    CHECK(distance(dev_dpacked.read(), dpacked) < kBf16Rounding);
+  }
 }
 
 TEST_CASE("heads are normed and turned in one pass as one after the other, and back") {
