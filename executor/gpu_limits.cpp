@@ -64,16 +64,13 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.delta_net) return lacks("Gated DeltaNet layers", "use --backend cpu");
   if (m.mamba) return lacks("Mamba-2 layers", "use --backend cpu");
-  if (m.qk_l2_norm) return lacks("norms of queries and keys without weights", "use --backend cpu");
-  if (m.rotary_interleaved) {
-    return lacks("rotary embedding of neighbouring numbers", "use --backend cpu");
-  }
-  const auto in_parts = [](const LayerKind& l) {
-    return l.chunk > 0 || !l.rotates || !l.mlp || l.mixer == Mixer::none;
-  };
-  if (std::ranges::any_of(m.layers, in_parts)) {
-    return lacks("attention in chunks, layers that do not rotate and layers of one part",
+  if (m.qk_norm && m.rotary_interleaved) {
+    return lacks("norms with weights of heads whose neighbouring numbers turn",
                  "use --backend cpu");
+  }
+  const auto in_parts = [](const LayerKind& l) { return !l.mlp || l.mixer == Mixer::none; };
+  if (std::ranges::any_of(m.layers, in_parts)) {
+    return lacks("layers of one part", "use --backend cpu");
   }
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.vocab_size > kKernelScratch / kTableRowScratch) {
@@ -85,7 +82,6 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
       return lacks("other dispatchers", "use moe_dispatcher alltoall");
     }
     if (moe.shared_expert_gate) return lacks("a gate of shared experts", "use --backend cpu");
-    if (moe.scales_inputs) return lacks("experts that read scaled tokens", "use --backend cpu");
     if (moe.latent_size > 0 || m.mlp != MlpKind::swiglu) {
       return lacks("experts without a gate or behind a projection", "use --backend cpu");
     }
@@ -103,6 +99,11 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
       std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; });
   if (p.cp > 1 && p.cp_comm != CpComm::a2a && (windows || m.attention_sinks)) {
     return lacks("sliding windows and learned sinks over parts of sequences", "use cp_comm a2a");
+  }
+  const bool chunks = std::ranges::any_of(
+      m.layers, [&](const LayerKind& l) { return l.chunk > 0 && l.chunk < p.seq_len; });
+  if (p.cp > 1 && p.cp_comm != CpComm::a2a && chunks) {
+    return lacks("attention in chunks over parts of sequences", "use cp_comm a2a");
   }
   if (m.attention_sinks && m.num_attention_heads / p.tp % 8 != 0) {
     return lacks("learned sinks of heads that are no multiple of 8 a rank", "use a smaller tp");
@@ -130,7 +131,9 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
     return lacks("optimizers other than Adam", "use optimizer adam, or --backend cpu");
   }
   const std::int64_t turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
-  if (m.qk_norm && m.head_dim > 256) return lacks("norms of such wide heads", "use --backend cpu");
+  if ((m.qk_norm || m.qk_l2_norm) && m.head_dim > 256) {
+    return lacks("norms of such wide heads", "use --backend cpu");
+  }
   if (m.mla) {
     const MlaSpec& a = *m.mla;
     for (const std::int64_t width :

@@ -95,6 +95,15 @@ inline ModelSpec chunked_model() {
   return m;
 }
 
+// As ERNIE 4.5's dense models: neighbouring numbers turn, packed with what becomes values.
+inline ModelSpec rotating_neighbours_model() {
+  ModelSpec m = load_model("tiny");
+  m.name = "tiny, turning neighbours";
+  m.qk_norm = false;
+  m.rotary_interleaved = true;
+  return m;
+}
+
 // With Qwen3-Next's: Gated DeltaNet, attention behind a gate, norms around zero.
 inline ModelSpec delta_net_model() {
   ModelSpec m = gated_model();

@@ -77,8 +77,30 @@ void launch_heads(CudaRank& rank, const Command& c, const Rowwise& work, cudaStr
       .head_dim = h.dim};
   const kernels::Rotation rotation =
       work.kind == RowwiseKind::copy ? kernels::Rotation{} : rank.rotation();
-  split ? kernels::split_heads(heads, rotation, stream)
-        : kernels::pack_heads(heads, rotation, stream);
+  const bool rotates = rank.shape(c.instance).layer.rotates;
+  const kernels::QueryFactors queries = rotates ? kernels::QueryFactors{} : rank.temperatures();
+  split ? kernels::split_heads(heads, rotation, stream, queries)
+        : kernels::pack_heads(heads, rotation, stream, queries);
+}
+
+// Norms of the heads of queries and keys without weights: {q, k} -> {q|k}; {d q|k, q, k, dv} ->
+// {dq|dk|dv}.
+void launch_norms_without_weights(CudaRank& rank, const Command& c, bool backward,
+                                  cudaStream_t stream) {
+  const auto at = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
+  const std::size_t first = backward ? 1 : 0;
+  const Heads h = heads_of(rank);
+  const kernels::PackedHeads heads{.packed = at(c.writes[0]),
+                                   .q = at(c.reads[first]),
+                                   .k = at(c.reads[first + 1]),
+                                   .v = backward ? at(c.reads[3]) : nullptr,
+                                   .rows = rank.tensor(c, c.writes[0]).rows,
+                                   .q_heads = h.q,
+                                   .kv_heads = h.kv,
+                                   .head_dim = h.dim};
+  const auto epsilon = static_cast<float>(rank.job.model.norm_epsilon);
+  if (!backward) return kernels::norm_heads(heads, epsilon, stream);
+  kernels::norm_heads_backward(heads.packed, at(c.reads[0]), heads, epsilon, stream);
 }
 
 // {q|k|v, weights} -> {q, k, v}; {dq, dk, dv, q|k|v, weights} -> {dq|dk|dv, gradients}: norms of
@@ -141,9 +163,44 @@ void launch_sinks(CudaRank& rank, const Command& c, const Attention& work,
                           static_cast<float*>(rank.scratch()), stream);
 }
 
+namespace {
+
+// Rows of an attention's operands that lie one behind the other. Chunks (Llama 4) are sequences of
+// their own: where they divide sequences these are all rows, else of each sequence those in whole
+// chunks, or those that are left behind them.
+struct Stretches {
+  std::int64_t count = 1, first = 0, apart = 0;  // first: row of the first one; apart: between two
+};
+Stretches stretches_of(const CudaRank& rank, const Command& c, const Attention& work) {
+  const std::int64_t chunk = rank.shape(c.instance).layer.chunk, length = rank.job.plan.seq_len;
+  const std::int64_t rest = chunk > 0 && chunk < length ? length % chunk : 0;
+  if (rest == 0) return {};
+  return {rank.job.plan.micro_batch_size, work.q_len == rest ? length - rest : 0, length};
+}
+
+Attention of_one_stretch(Attention work, const Stretches& stretches) {
+  work.batch /= stretches.count;
+  return work;
+}
+
+// The same operands from a row on. Log-sum-exps lie by head within each chunk.
+AttentionOperands from_row(AttentionOperands o, const Attention& work, std::int64_t row) {
+  const auto move = [row](void*& operand, std::int64_t row_bytes) {
+    if (operand != nullptr) operand = static_cast<std::byte*>(operand) + row * row_bytes;
+  };
+  for (void** q : {&o.q, &o.dq}) move(*q, 2 * work.heads * work.head_dim);
+  for (void** k : {&o.k, &o.dk}) move(*k, 2 * work.kv_heads * work.head_dim);
+  for (void** v : {&o.v, &o.dv}) move(*v, 2 * work.kv_heads * work.v_head_dim);
+  for (void** out : {&o.out, &o.dout}) move(*out, 2 * work.heads * work.v_head_dim);
+  move(o.log_sum_exp, 4 * work.heads);
+  return o;
+}
+
+}  // namespace
+
 std::int64_t prepare_attention(CudaRank& rank, const Command& c, const Attention& work) {
   if (keys_packed(c, work)) return prepare_part_attention(rank, c, work);
-  return rank.attention.prepare(work);
+  return rank.attention.prepare(of_one_stretch(work, stretches_of(rank, c, work)));
 }
 
 // {q, k, v} -> {out, log-sum-exp}; {q, k, v, out, log-sum-exp, dout} -> {dq, dk, dv}.
@@ -163,8 +220,13 @@ void launch_attention(CudaRank& rank, const Command& c, const Attention& work,
     o.dk = at(c.writes[1]);
     o.dv = at(c.writes[2]);
   }
-  rank.attention.run(work, o, rank.scratch(), stream);
-  launch_sinks(rank, c, work, o, stream);
+  const Stretches stretches = stretches_of(rank, c, work);
+  const Attention one = of_one_stretch(work, stretches);
+  for (std::int64_t i = 0; i < stretches.count; ++i) {
+    const AttentionOperands own = from_row(o, one, stretches.first + i * stretches.apart);
+    rank.attention.run(one, own, rank.scratch(), stream);
+    launch_sinks(rank, c, one, own, stream);
+  }
 }
 
 // log-sum: log of the sum of exponentials, first of this rank's columns, at the end of all.

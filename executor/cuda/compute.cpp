@@ -380,6 +380,14 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::unpermute:
     case RowwiseKind::group_rows:
       return launch_permute(rank, c, stream);
+    case RowwiseKind::scale_rows:
+      return launch_scale_rows(rank, c, false, stream);
+    case RowwiseKind::scale_rows_backward:
+      return launch_scale_rows(rank, c, true, stream);
+    case RowwiseKind::l2_norm:
+      return launch_norms_without_weights(rank, c, false, stream);
+    case RowwiseKind::l2_norm_backward:
+      return launch_norms_without_weights(rank, c, true, stream);
     case RowwiseKind::sum_of_squares:
       return launch_sum_of_squares(rank, c, stream);
     case RowwiseKind::amax:
@@ -397,12 +405,8 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
-    case RowwiseKind::scale_rows:
-    case RowwiseKind::scale_rows_backward:
     case RowwiseKind::causal_conv:
     case RowwiseKind::causal_conv_backward:
-    case RowwiseKind::l2_norm:
-    case RowwiseKind::l2_norm_backward:
     case RowwiseKind::gated_norm:
     case RowwiseKind::gated_norm_backward:
     case RowwiseKind::decay_gates:

@@ -239,6 +239,19 @@ void launch_permute(CudaRank& rank, const Command& c, cudaStream_t stream) {
   }
 }
 
+// {rows, numbers} -> {rows}; {d rows, rows, numbers} -> {d rows, d numbers}.
+void launch_scale_rows(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+  const Tensor given = rank.tensor(c, c.reads[0]), result = rank.tensor(c, c.writes[0]);
+  const float* numbers = float_of(rank.tensor(c, c.reads[backward ? 2 : 1]));
+  if (!backward) {
+    return kernels::scale_rows(bf16_of(result), bf16_of(given), numbers, given.rows, given.cols,
+                               stream);
+  }
+  kernels::scale_rows_backward(bf16_of(result), float_of(rank.tensor(c, c.writes[1])),
+                               bf16_of(given), bf16_of(rank.tensor(c, c.reads[1])), numbers,
+                               given.rows, given.cols, stream);
+}
+
 namespace {
 
 kernels::GroupedWeights grouped(const Tensor& weights, const PackedParameter& bias,

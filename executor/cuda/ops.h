@@ -23,6 +23,8 @@ void launch_message(CudaRank& rank, NcclWorld& world, const Command& command, cu
 void launch_product(CudaRank& rank, const Command& command, const Gemm& work, cudaStream_t stream);
 void launch_heads(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
 void launch_normed_heads(CudaRank& rank, const Command& command, cudaStream_t stream);
+void launch_norms_without_weights(CudaRank& rank, const Command& command, bool backward,
+                                  cudaStream_t stream);
 void launch_attention(CudaRank& rank, const Command& command, const Attention& work,
                       cudaStream_t stream);
 void launch_part_attention(CudaRank& rank, const Command& command, const Attention& work,
@@ -34,6 +36,8 @@ void launch_sinks(CudaRank& rank, const Command& command, const Attention& work,
                   const AttentionOperands& operands, cudaStream_t stream);
 void launch_router(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
 void launch_permute(CudaRank& rank, const Command& command, cudaStream_t stream);
+// Llama 4: experts' rows times a number each, before the experts read them.
+void launch_scale_rows(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
 void launch_experts_product(CudaRank& rank, const Command& command, const GroupedGemm& work,
                             cudaStream_t stream);
 // What a scaled bias of experts adds to the gradient of its scale.

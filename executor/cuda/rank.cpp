@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "executor/cuda/ops.h"
+#include "executor/math/attention.h"
 #include "executor/math/rope.h"
 #include "models/kernel_scratch.h"
 
@@ -49,6 +50,7 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
   positions_ = take(rows_ * 4);
   upload(positions_, narrow.data(), rows_ * 4);
   if (job.model.position == PositionEmbedding::rope) make_rotation();
+  if (job.model.temperature_step > 0) make_temperatures();
 }
 
 DeviceMemory CudaRank::take(std::int64_t bytes) {
@@ -77,6 +79,21 @@ void CudaRank::make_rotation() {
   upload(angles_, angles.data(), bytes);
   rotation_.angles = static_cast<const float2*>(at_bytes(angles_.get()));
   rotation_.position = positions_on_device();
+  rotation_.neighbours = m.rotary_interleaved;
+}
+
+void CudaRank::make_temperatures() {
+  const ModelSpec& m = job.model;
+  std::vector<float> factors;
+  for (std::int64_t p = 0; p < job.plan.seq_len; ++p) {
+    factors.push_back(
+        static_cast<float>(math::query_temperature(p, m.temperature_step, m.temperature_scale)));
+  }
+  const auto bytes = static_cast<std::int64_t>(factors.size() * sizeof(float));
+  query_factors_ = take(bytes);
+  upload(query_factors_, factors.data(), bytes);
+  temperatures_ = {static_cast<const float*>(at_bytes(query_factors_.get())),
+                   positions_on_device()};
 }
 
 const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const Tensor& counts,

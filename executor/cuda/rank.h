@@ -45,6 +45,8 @@ class CudaRank : public Rank {
   [[nodiscard]] double* sums() const { return static_cast<double*>(at_bytes(sums_.get())); }
   [[nodiscard]] double* squares() const { return sums() + 1; }
   [[nodiscard]] kernels::Rotation rotation() const { return rotation_; }
+  // Of layers that do not rotate.
+  [[nodiscard]] kernels::QueryFactors temperatures() const { return temperatures_; }
   // Rows of each expert in a command's microbatch, on the host: known once a step, for which the
   // host waits until they are counted. bring_counts() has them copied as soon as that is so, while
   // the device goes on: the host enqueues the exchange while tokens are being sorted for it.
@@ -74,11 +76,13 @@ class CudaRank : public Rank {
   }
   DeviceMemory take(std::int64_t bytes);
   void make_rotation();
+  void make_temperatures();
 
   std::int64_t rows_ = 0, token_bytes_ = 0, extra_bytes_ = CublasLt::kWorkspaceBytes;
-  DeviceMemory arena_memory_, scratch_, sums_, tokens_, positions_, angles_;
+  DeviceMemory arena_memory_, scratch_, sums_, tokens_, positions_, angles_, query_factors_;
   HostMemory tokens_on_host_, sums_on_host_;
   kernels::Rotation rotation_;
+  kernels::QueryFactors temperatures_;
   std::map<int, std::unique_ptr<HostShare>> host_shares_;
   using CountsOf = std::pair<int, int>;  // instance, microbatch
   std::map<CountsOf, std::vector<std::int32_t>> counts_;

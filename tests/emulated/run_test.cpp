@@ -32,8 +32,9 @@ TEST_CASE("two steps of every kind of model are the reference backend's") {
   for (const char* line : {"mbs2 gbs4 seq32 zero3 recompute=full offload=optimizer:0.4",
                            "mbs2 gbs4 seq32 zero3 recompute=full lora4",
                            "mbs2 gbs4 seq32 lora4 lora_targets=k_proj+o_proj+up_proj+experts"}) {
-    for (const ModelSpec& model : {load_model("tiny"), load_model("tiny-moe"),
-                                   load_model("tiny-mla"), tied_gpt_model(), biased_model()}) {
+    for (const ModelSpec& model :
+         {load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"), tied_gpt_model(),
+          biased_model(), chunked_model(), rotating_neighbours_model()}) {
       const ParallelPlan plan = parse_plan(line);
       CAPTURE(std::string(line));
       CAPTURE(model.name);

@@ -111,6 +111,24 @@ TEST_CASE("gpt-oss's parts train on a GPU as on the reference backend") {
   check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", biased_model());
 }
 
+// Chunks that divide sequences, chunks that leave a rest, and one that is as long as they are.
+TEST_CASE("Llama 4's parts train on a GPU as on the reference backend") {
+  for (const std::int64_t chunk : {12, 32, 48, 128}) {
+    CAPTURE(chunk);
+    ModelSpec model = chunked_model();
+    for (LayerKind& layer : model.layers) layer.chunk = layer.chunk > 0 ? chunk : 0;
+    check_against_reference("mbs2 gbs4 seq128", model);
+    check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", model);
+  }
+  check_against_reference("mbs2 gbs4 seq128 recompute=selective:core_attn", chunked_model());
+  check_against_reference("mbs2 gbs4 seq128 precision=fp8", chunked_model());
+}
+
+TEST_CASE("ERNIE 4.5's rotation of neighbours trains on a GPU as on the reference backend") {
+  check_against_reference("mbs2 gbs4 seq128", rotating_neighbours_model());
+  check_against_reference("mbs2 gbs4 seq128 recompute=full", rotating_neighbours_model());
+}
+
 TEST_CASE("linear layers in fp8 train on a GPU as on the reference backend") {
   check_against_reference("gbs4 seq128 precision=fp8");
   check_against_reference("mbs2 gbs4 seq128 precision=fp8 recompute=full zero3");
