@@ -28,6 +28,18 @@ NARROW = [f"{words} precision=fp8".strip()
                         "dp2 zero3", "tp2", "tp2 sp", "tp2 sp recompute=full zero1", "pp2", "cp2", "cuda_graph")]
 GRAPHS = [f"{words} cuda_graph".strip()
           for words in ("", "mbs2 recompute=full", "dp2", "dp2 zero1 overlap=grad+param", "offload=optimizer:0.5")]
+# Llama 4's parts, of which no built-in model is small. Scout's: norms of queries and keys, and chunks that leave 32 of
+# 128 tokens; Maverick's: two equal chunks, and every other layer has experts.
+LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "hidden_size": 64,
+          "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16,
+          "intermediate_size": 32, "intermediate_size_mlp": 128, "num_local_experts": 8, "vocab_size": 256,
+          "max_position_embeddings": 512, "rope_theta": 10000, "floor_scale": 16}
+OWN_MODELS = {
+    "tiny-scout": {**LLAMA4, "num_experts_per_tok": 2, "use_qk_norm": True, "attention_chunk_size": 48,
+                   "no_rope_layers": [1, 1, 0, 0], "moe_layers": [1, 2]},
+    "tiny-maverick": {**LLAMA4, "num_experts_per_tok": 1, "use_qk_norm": False, "attention_chunk_size": 64,
+                      "interleave_moe_layer_step": 2},
+}
 PLANS = {
     "tiny": ["", "recompute=full", "recompute=selective", "mbs2", "offload=optimizer",
              *[f"dp2 {z}" for z in SHARDED], "dp2 zero1 overlap=grad+param", "dp2 zero3 recompute=full",
@@ -42,6 +54,11 @@ PLANS = {
                  "tp2 sp etp2", "cp2 ep2", "cp2", "pp2", "dp2 ep2 recompute=full mbs2",
                  "dp2 ep2 precision=fp8", "tp2 sp ep2 precision=fp8", "cuda_graph"],
     "tiny-mla": ["", "recompute=full", "dp2 ep2 zero1", "tp2 sp", "cp2", "cp2 cp_comm=a2a", "pp2", "tp2 sp precision=fp8"],
+    "tiny-scout": ["", "mbs2", "mbs2 recompute=full", "mbs2 recompute=selective:core_attn+moe_act", "cuda_graph",
+                   "mbs2 precision=fp8", "offload=optimizer:0.5", "dp2 ep2 zero1", "dp2 zero3", "dp2 etp2",
+                   "tp2 sp", "tp2 sp ep2", "tp2 sp recompute=full", "pp2", "pp2 vpp2 interleaved", "cp2 mbs2 cp_comm=a2a",
+                   "cp2 ep2 cp_comm=a2a"],
+    "tiny-maverick": ["", "mbs2 recompute=full", "dp2 ep2", "tp2 sp", "pp2 zb-h1", "cp2 mbs2 cp_comm=a2a"],
 }
 # Of four ranks: axes together.
 PLANS_OF_FOUR = {
@@ -54,12 +71,16 @@ PLANS_OF_FOUR = {
                  "tp2 sp dp2 ep4 zero1", "pp2 dp2 ep2", "cp2 dp2 ep4", "tp2 sp pp2 ep2", "dp4 etp2 ep2",
                  "dp4 ep4 offload=optimizer:0.3"],
     "tiny-mla": ["dp4 ep4 zero1", "tp2 sp dp2 ep2", "pp2 dp2 ep2", "cp2 dp2 ep2"],
+    "tiny-scout": ["tp2 sp dp2 ep2 etp2 zero1", "pp2 dp2 ep2", "tp2 sp cp2 cp_comm=a2a", "cp4 cp_comm=a2a"],
 }
 
 
 def model_file(folder, name):
-    with open(os.path.join(ZOO, name.replace("-tied", "") + ".json")) as file:
-        fields = json.load(file)
+    if name in OWN_MODELS:
+        fields = dict(OWN_MODELS[name])
+    else:
+        with open(os.path.join(ZOO, name.replace("-tied", "") + ".json")) as file:
+            fields = json.load(file)
     fields["tie_word_embeddings"] = name.endswith("-tied")
     path = os.path.join(folder, name + ".json")
     with open(path, "w") as file:
