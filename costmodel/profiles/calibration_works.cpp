@@ -48,6 +48,8 @@ constexpr std::pair<RowwiseKind, Sizes> kMemoryBound[] = {
     {RowwiseKind::permute, kCopies},
     {RowwiseKind::unpermute, kCopies},
     {RowwiseKind::group_rows, kCopies},
+    {RowwiseKind::scale_rows, kCopies},
+    {RowwiseKind::scale_rows_backward, kCopies},
     {RowwiseKind::router, kExperts},
     {RowwiseKind::router_backward, kExperts}};
 constexpr CollectiveKind kCollectives[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,

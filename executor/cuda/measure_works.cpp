@@ -340,6 +340,14 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::unpermute:
     case RowwiseKind::group_rows:
       return permuted(w);
+    case RowwiseKind::scale_rows:
+      return
+          [=, this] { kernels::scale_rows(numbers(n), numbers(n), floats(r), r, c, stream.get()); };
+    case RowwiseKind::scale_rows_backward:
+      return [=, this] {
+        kernels::scale_rows_backward(numbers(n), floats(r), numbers(n), numbers(n), floats(r), r, c,
+                                     stream.get());
+      };
     case RowwiseKind::layer_norm:
       return [=, this] {
         kernels::layer_norm(numbers(n), numbers(n), {numbers(c), numbers(c), 0}, r, c, 1e-5F,
@@ -382,8 +390,6 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
-    case RowwiseKind::scale_rows:
-    case RowwiseKind::scale_rows_backward:
     case RowwiseKind::causal_conv:
     case RowwiseKind::causal_conv_backward:
     case RowwiseKind::l2_norm:
