@@ -23,6 +23,38 @@ bool fp8_shapes(const ModelSpec& m, const ParallelPlan& p) {
   return true;
 }
 
+struct Unexecuted {
+  const char *what, *instead;
+};
+
+// Kernels of states have rows of one width; vectors of eight numbers begin on 16 bytes where the
+// numbers that a rank has of each head keep them there.
+std::optional<Unexecuted> unexecuted_recurrence(const ModelSpec& m, const ParallelPlan& p) {
+  constexpr std::int64_t kWidest = 128, kTaps = 4;  // kernels/recurrent.h
+  const auto fits = [](std::int64_t width) { return width % 8 == 0 && width <= kWidest; };
+  if (!m.delta_net && !m.mamba) return std::nullopt;
+  if (p.cp > 1) {
+    return Unexecuted{"Gated DeltaNet and Mamba-2 over parts of sequences", "use cp 1"};
+  }
+  const bool other_taps = (m.delta_net && m.delta_net->conv_kernel != kTaps) ||
+                          (m.mamba && m.mamba->conv_kernel != kTaps);
+  if (other_taps) return Unexecuted{"convolutions of other than 4 tokens", "use --backend cpu"};
+  const bool wide =
+      (m.delta_net && !(fits(m.delta_net->key_head_dim) && fits(m.delta_net->value_head_dim))) ||
+      (m.mamba && !(fits(m.mamba->head_dim) && fits(m.mamba->state_size)));
+  if (wide) {
+    return Unexecuted{"states of heads above 128 numbers or of no multiple of 8",
+                      "use --backend cpu"};
+  }
+  const bool uneven = (m.delta_net && m.delta_net->num_value_heads / p.tp % 4 != 0) ||
+                      (m.mamba && m.mamba->num_heads / p.tp % 8 != 0);
+  if (uneven) {
+    return Unexecuted{"value heads that are no multiple of 4, or Mamba-2's of 8, a rank",
+                      "use a smaller tp"};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 // In one queue kernels begin in the order that the program has them, whatever their lane: what goes
@@ -62,15 +94,10 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
     return lacks("embeddings that are trained beside adapters", "use --backend cpu");
   }
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
-  if (m.delta_net) return lacks("Gated DeltaNet layers", "use --backend cpu");
-  if (m.mamba) return lacks("Mamba-2 layers", "use --backend cpu");
+  if (const auto said = unexecuted_recurrence(m, p)) return lacks(said->what, said->instead);
   if (m.qk_norm && m.rotary_interleaved) {
     return lacks("norms with weights of heads whose neighbouring numbers turn",
                  "use --backend cpu");
-  }
-  const auto in_parts = [](const LayerKind& l) { return !l.mlp || l.mixer == Mixer::none; };
-  if (std::ranges::any_of(m.layers, in_parts)) {
-    return lacks("layers of one part", "use --backend cpu");
   }
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.vocab_size > kKernelScratch / kTableRowScratch) {
@@ -81,10 +108,7 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
     if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {
       return lacks("other dispatchers", "use moe_dispatcher alltoall");
     }
-    if (moe.shared_expert_gate) return lacks("a gate of shared experts", "use --backend cpu");
-    if (moe.latent_size > 0 || m.mlp != MlpKind::swiglu) {
-      return lacks("experts without a gate or behind a projection", "use --backend cpu");
-    }
+    if (m.mlp == MlpKind::gelu) return lacks("experts of GELUs", "use --backend cpu");
     if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
     if (moe.num_groups > 32) return lacks("more than 32 groups of experts", "use --backend cpu");
     if (moe.router_bias && moe.num_experts % 8 != 0) {

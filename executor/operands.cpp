@@ -11,6 +11,15 @@ Tensor parameter_in(const Tensor& slot, const PackedParameter& p) {
   return slot.part(p.offset, p.rows, p.cols);
 }
 
+const PackedParameter& parameter_with(const Rank& rank, const Command& c, ParameterRole role) {
+  const auto& table = rank.block(c).parameters;
+  const auto found = std::find_if(table.begin(), table.end(), [role](const PackedParameter& p) {
+    return p.whole.role == role && !p.whole.bias && p.whole.adapter == Adapter::none;
+  });
+  QPLAN_CHECK(found != table.end(), "a block has the parameters that its ops work with");
+  return *found;
+}
+
 Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::int64_t out) {
   const Block& block = rank.block(c);
   const PackedParameter& p = block.parameters[static_cast<std::size_t>(c.op->parameter)];

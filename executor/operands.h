@@ -12,6 +12,9 @@ namespace qplan {
 // A packed parameter as a matrix inside `slot` (weights or gradients).
 Tensor parameter_in(const Tensor& slot, const PackedParameter& p);
 
+// A parameter of a command's block: the weight of that role.
+const PackedParameter& parameter_with(const Rank& rank, const Command& c, ParameterRole role);
+
 // What a product works with of an operand (weights or gradients).
 struct Weight {
   Tensor weight, bias;  // bias.data null: none

@@ -25,22 +25,25 @@ enum class RowOrder { drawn, fixed };
 
 // ---- norms ----
 
-// Rows that lie side by side: `heads` of them in each line of `stride` elements. heads 1 and stride
-// cols: a dense matrix.
+// Rows that lie side by side: `heads` of them in each line of `stride` elements, `step` apart (0:
+// one behind the other). heads 1 and stride cols: a dense matrix.
 struct Lines {
-  std::int64_t heads = 1, stride = 0;
+  std::int64_t heads = 1, stride = 0, step = 0;
 };
 
-// y = x / sqrt(mean(x^2) + eps) * w, row by row; w: (cols) bf16; cols <= 16384.
+// y = x / sqrt(mean(x^2) + eps) * (centre + w), row by row; w: (cols) bf16; cols <= 16384.
 void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* w,
-              std::int64_t rows, std::int64_t cols, float eps, cudaStream_t stream);
-// With r = 1/sqrt(mean(x^2) + eps), n = x r, g = dy w: dx = r (g - n mean(g n)) (+ residual),
-// dw += sum over rows of dy n. dw: (cols) fp32, or null: not wanted; residual: as dx, or null.
+              std::int64_t rows, std::int64_t cols, float eps, cudaStream_t stream,
+              float centre = 0);
+// With r = 1/sqrt(mean(x^2) + eps), n = x r, g = dy (centre + w): dx = r (g - n mean(g n)) (+
+// residual), dw += sum over rows of dy n. dw: (cols) fp32, or null: not wanted; residual: as dx, or
+// null.
 struct NormBackward {
   bf16* dx = nullptr;
   float* dw = nullptr;
   const bf16 *x = nullptr, *dy = nullptr, *w = nullptr, *residual = nullptr;
   Lines dx_lines, x_lines, dy_lines;
+  float centre = 0;
 };
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
                        float eps, float* scratch, cudaStream_t stream,
@@ -194,6 +197,20 @@ void activate(Activation kind, bf16* y, const bf16* x, const float* scale, std::
 void activate_backward(Activation kind, bf16* dx, float* dscale, const bf16* x, const bf16* dy,
                        const float* scale, std::int64_t rows, std::int64_t width,
                        cudaStream_t stream);
+
+// ---- gates ----
+
+// y = x sigmoid(gates), number by number, or row by row, gates (rows); and the gradients of both.
+void gate(bf16* y, const bf16* x, const bf16* gates, std::int64_t n, cudaStream_t stream);
+void gate_backward(bf16* dx, bf16* dgates, const bf16* dy, const bf16* x, const bf16* gates,
+                   std::int64_t n, cudaStream_t stream);
+void gate_rows(bf16* y, const bf16* x, const bf16* gates, std::int64_t rows, std::int64_t cols,
+               cudaStream_t stream);
+void gate_rows_backward(bf16* dx, bf16* dgates, const bf16* dy, const bf16* x, const bf16* gates,
+                        std::int64_t rows, std::int64_t cols, cudaStream_t stream);
+// y = x, of rows that lie in lines.
+void copy_lines(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, std::int64_t rows,
+                std::int64_t cols, cudaStream_t stream);
 
 // ---- biases ----
 

@@ -9,15 +9,10 @@ namespace {
 
 constexpr std::int64_t kRowsOfBlock = 4;  // at least, of each row's threads
 
-// Where row r lies.
-__device__ std::int64_t place(std::int64_t r, Lines lines, std::int64_t cols) {
-  return r / lines.heads * lines.stride + r % lines.heads * cols;
-}
-
 template <int Row, int Vectors, int Threads>
 __global__ void __launch_bounds__(Threads)
     rms_norm_kernel(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* w,
-                    std::int64_t rows, std::int64_t cols, float eps) {
+                    std::int64_t rows, std::int64_t cols, float eps, float centre) {
   const std::int64_t r = std::int64_t{blockIdx.x} * (Threads / Row) + threadIdx.x / Row;
   const int lane = threadIdx.x % Row;
   const std::int64_t width = r < rows ? cols : 0;  // rows share a warp: all threads stay
@@ -40,7 +35,7 @@ __global__ void __launch_bounds__(Threads)
     if (c >= width) continue;
     const Vector weight = load(w + c);
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) v[i].x[j] *= scale * weight.x[j];
+    for (int j = 0; j < kVector; ++j) v[i].x[j] *= scale * (centre + weight.x[j]);
     store(to + c, v[i]);
   }
 }
@@ -77,7 +72,10 @@ __global__ void __launch_bounds__(Threads)
   Vector weight[Vectors], sums[Vectors] = {};
 #pragma unroll
   for (int i = 0; i < Vectors; ++i) {
-    if (column(i) < cols) weight[i] = load(o.w + column(i));
+    if (column(i) >= cols) continue;
+    weight[i] = load(o.w + column(i));
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) weight[i].x[j] += o.centre;
   }
   constexpr std::int64_t kPiece = kRows * DrawnPieces::kTurns;
   RowBits<Vectors> next;
@@ -184,12 +182,12 @@ void add_parts(float* dw, const float* parts, std::int64_t count, std::int64_t c
 }
 
 void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* w,
-              std::int64_t rows, std::int64_t cols, float eps, cudaStream_t stream) {
+              std::int64_t rows, std::int64_t cols, float eps, cudaStream_t stream, float centre) {
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     const auto blocks = static_cast<unsigned>(ceil_div(rows, S::kThreads / S::kRow));
     rms_norm_kernel<S::kRow, S::kVectors, S::kThreads>
-        <<<blocks, S::kThreads, 0, stream>>>(y, y_lines, x, x_lines, w, rows, cols, eps);
+        <<<blocks, S::kThreads, 0, stream>>>(y, y_lines, x, x_lines, w, rows, cols, eps, centre);
   });
 }
 

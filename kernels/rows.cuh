@@ -55,6 +55,11 @@ class DrawnPieces {
   int following_ = 0, asked_ = 0;
 };
 
+// Where row r lies.
+__device__ inline std::int64_t place(std::int64_t r, Lines lines, std::int64_t cols) {
+  return r / lines.heads * lines.stride + r % lines.heads * (lines.step > 0 ? lines.step : cols);
+}
+
 // The sum over the threads of a row: a part of a warp, a warp, or a block.
 template <int Row>
 __device__ float row_sum(float x) {

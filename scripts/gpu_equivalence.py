@@ -22,6 +22,22 @@ from gpu_pool import GpuPool, ranks_of
 
 ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "zoo")
 BATCH = "gbs4 seq128"
+# Of models that have no tiny one among the built-in: whose parts they have, and how large.
+SMALL = {
+    "tiny-next": ("qwen3-next-80b-a3b", {
+        "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+        "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 40,
+        "intermediate_size": 128, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+        "num_experts": 8, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.0, "vocab_size": 256,
+        "max_position_embeddings": 512}),
+    "tiny-nemotron": ("nemotron-3-super-120b-a12b", {
+        "hidden_size": 64, "num_hidden_layers": 6, "hybrid_override_pattern": "MEM*-E", "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 16, "intermediate_size": 128, "mamba_num_heads": 16, "mamba_head_dim": 16,
+        "n_groups": 4, "ssm_state_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "moe_latent_size": 32, "moe_shared_expert_intermediate_size": 64,
+        "router_aux_loss_coef": 0.0, "num_nextn_predict_layers": 0, "vocab_size": 256,
+        "max_position_embeddings": 512}),
+}
 SHARDED = ["", "zero1", "zero2", "zero3"]
 NARROW = [f"{words} precision=fp8".strip()
           for words in ("", "recompute=full", "mbs2 recompute=selective:mlp+layernorm", "dp2 zero1 overlap=grad+param",
@@ -59,6 +75,12 @@ PLANS = {
                    "tp2 sp", "tp2 sp ep2", "tp2 sp recompute=full", "pp2", "pp2 vpp2 interleaved", "cp2 mbs2 cp_comm=a2a",
                    "cp2 ep2 cp_comm=a2a"],
     "tiny-maverick": ["", "mbs2 recompute=full", "dp2 ep2", "tp2 sp", "pp2 zb-h1", "cp2 mbs2 cp_comm=a2a"],
+    "tiny-next": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "lora8", "dp2 ep2", "dp2 ep2 zero1",
+                  "dp2 zero3", "dp2 ep2 zero3 recompute=full mbs2", "tp2", "tp2 sp", "tp2 sp ep2", "pp2",
+                  "pp2 zb-h1 mbs2"],
+    "tiny-nemotron": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "lora8", "dp2 ep2", "dp2 ep2 zero1",
+                      "dp2 zero3", "dp2 ep2 zero3 recompute=full mbs2", "tp2", "tp2 sp", "tp2 sp ep2", "pp2",
+                      "pp2 zb-h1 mbs2"],
 }
 # Of four ranks: axes together.
 PLANS_OF_FOUR = {
@@ -72,6 +94,8 @@ PLANS_OF_FOUR = {
                  "dp4 ep4 offload=optimizer:0.3"],
     "tiny-mla": ["dp4 ep4 zero1", "tp2 sp dp2 ep2", "pp2 dp2 ep2", "cp2 dp2 ep2"],
     "tiny-scout": ["tp2 sp dp2 ep2 etp2 zero1", "pp2 dp2 ep2", "tp2 sp cp2 cp_comm=a2a", "cp4 cp_comm=a2a"],
+    "tiny-next": ["tp2 sp pp2", "tp2 sp dp2 ep2 zero1", "dp4 ep4 zero3", "pp2 dp2 ep2"],
+    "tiny-nemotron": ["tp2 sp pp2", "tp2 sp dp2 ep2 zero1", "dp4 ep4 zero3", "pp2 dp2 ep2"],
 }
 
 
@@ -79,8 +103,9 @@ def model_file(folder, name):
     if name in OWN_MODELS:
         fields = dict(OWN_MODELS[name])
     else:
-        with open(os.path.join(ZOO, name.replace("-tied", "") + ".json")) as file:
-            fields = json.load(file)
+        built_in, sizes = SMALL.get(name, (name.replace("-tied", ""), {}))
+        with open(os.path.join(ZOO, built_in + ".json")) as file:
+            fields = {**json.load(file), **sizes}
     fields["tie_word_embeddings"] = name.endswith("-tied")
     path = os.path.join(folder, name + ".json")
     with open(path, "w") as file:

@@ -117,6 +117,16 @@ inline ModelSpec delta_net_model() {
   return m;
 }
 
+// The same with widths that kernels take.
+inline ModelSpec wide_delta_net_model() {
+  ModelSpec m = delta_net_model();
+  m.name += ", wide";
+  m.head_dim = 64;
+  m.delta_net->key_head_dim = 16;
+  m.delta_net->value_head_dim = 24;
+  return m;
+}
+
 // With Nemotron 3's: layers of Mamba-2, of attention without positions, of an MLP or of experts
 // behind a latent projection.
 inline ModelSpec mamba_model() {
@@ -135,6 +145,15 @@ inline ModelSpec mamba_model() {
               {.mixer = Mixer::none},
               {.mixer = Mixer::attention, .mlp = false},
               {.moe = true, .mixer = Mixer::none}};
+  return m;
+}
+
+// The same with widths that kernels take.
+inline ModelSpec wide_mamba_model() {
+  ModelSpec m = mamba_model();
+  m.name += ", wide";
+  m.mamba->head_dim = 16;
+  m.mamba->state_size = 24;
   return m;
 }
 

@@ -215,8 +215,8 @@ void run_decay_gates(CpuRank& rank, const Command& c, bool backward) {
   dlog.commit();
 }
 
-// {q, k, v, decays, strengths} -> {out, ...}; {q, k, v, decays, strengths, ..., dout} -> {dq, dk,
-// dv, d decays, d strengths, ...}. Chunks change no result, and what they need is left alone.
+// {q, k, v, decays, strengths} -> {out}; {q, k, v, decays, strengths, dout} -> {dq, dk,
+// dv, d decays, d strengths, ...}.
 void run_delta_rule(CpuRank& rank, const Command& c, const GatedDeltaRule& work) {
   const math::DeltaRuleShape shape{work.key_heads, work.value_heads, work.key_dim, work.value_dim};
   std::vector<Values> in;
@@ -237,7 +237,7 @@ void run_delta_rule(CpuRank& rank, const Command& c, const GatedDeltaRule& work)
     out.commit();
     return;
   }
-  Values dout(rank.tensor(c, c.reads[6]));
+  Values dout(rank.tensor(c, c.reads[5]));
   std::vector<Values> out;
   for (std::size_t i = 0; i < 5; ++i) out.emplace_back(rank.tensor(c, c.writes[i]), false);
   for (std::int64_t b = 0; b < work.batch; ++b) {

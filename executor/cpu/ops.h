@@ -124,17 +124,6 @@ inline math::Matrix rows_of(Values& values, std::int64_t cols) {
   return {values.all(), m.rows * m.cols / cols, cols};
 }
 
-// A parameter of a command's block.
-inline const PackedParameter& parameter_with(const Rank& rank, const Command& c,
-                                             ParameterRole role) {
-  const auto& table = rank.block(c).parameters;
-  const auto found = std::find_if(table.begin(), table.end(), [role](const PackedParameter& p) {
-    return p.whole.role == role && !p.whole.bias && p.whole.adapter == Adapter::none;
-  });
-  QPLAN_CHECK(found != table.end(), "a block has the parameters that its ops work with");
-  return *found;
-}
-
 // The gradient of a norm's or a recurrence's parameter in the last slot that its backward writes. A
 // frozen one has none: what the mathematics makes of it goes nowhere.
 class NormGradient {

@@ -172,8 +172,9 @@ void copy_behind(const Tensor& from, const Tensor& to, std::int64_t cols, cudaSt
                           static_cast<std::size_t>(to.rows), cudaMemcpyDeviceToDevice, stream));
 }
 
-float epsilon_of(const CudaRank& rank) {
-  return static_cast<float>(rank.job.model.norm_epsilon);
+// What a norm's weight is added to.
+float centre_of(const CudaRank& rank) {
+  return norm_around_zero(rank.job.model) ? 1.0F : 0.0F;
 }
 
 // A LayerNorm's bias, or its gradient, in a slot.
@@ -186,7 +187,7 @@ Tensor bias_in(const CudaRank& rank, const Command& c, const Tensor& slot) {
 kernels::LayerNormWeights layer_norm_of(const CudaRank& rank, const Command& c,
                                         const Tensor& slot) {
   return {bf16_of(parameter_in(slot, parameter_of(rank, c))), bf16_of(bias_in(rank, c, slot)),
-          norm_around_zero(rank.job.model) ? 1.0F : 0.0F};
+          centre_of(rank)};
 }
 
 void norm(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
@@ -198,7 +199,7 @@ void norm(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t st
   }
   const Tensor w = parameter_in(weights, parameter_of(rank, c));
   kernels::rms_norm(bf16_of(y), {1, y.cols}, bf16_of(x), {1, x.cols}, bf16_of(w), work.rows,
-                    work.cols, epsilon_of(rank), stream);
+                    work.cols, epsilon_of(rank), stream, centre_of(rank));
   copy_behind(x, y, work.cols, stream);
 }
 
@@ -232,7 +233,8 @@ void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaSt
                               residual,
                               {1, dx.cols},
                               {1, x.cols},
-                              {1, dy.cols}},
+                              {1, dy.cols},
+                              centre_of(rank)},
                              work.rows, work.cols, epsilon_of(rank), scratch, stream,
                              row_order(rank));
   copy_behind(dy, dx, work.cols, stream);
@@ -287,12 +289,15 @@ void add_home(CudaRank& rank, const Command& c, cudaStream_t stream) {
 
 void add(CudaRank& rank, const Command& c, cudaStream_t stream) {
   if (c.writes.count == 2) return add_home(rank, c, stream);
-  QPLAN_CHECK(c.writes.count == 1 && (c.reads.count == 2 || c.reads.count == 3),
-              "two or three summands make one sum");
+  QPLAN_CHECK(c.writes.count == 1 && c.reads.count >= 2 && c.reads.count <= 4,
+              "two to four summands make one sum");
   const Tensor y = rank.tensor(c, c.writes[0]);
-  const kernels::bf16* third = c.reads.count > 2 ? bf16_of(rank.tensor(c, c.reads[2])) : nullptr;
-  kernels::add(bf16_of(y), bf16_of(rank.tensor(c, c.reads[0])), bf16_of(rank.tensor(c, c.reads[1])),
-               third, y.elements(), stream);
+  const auto summand = [&](unsigned i) -> const kernels::bf16* {
+    return i < c.reads.count ? bf16_of(rank.tensor(c, c.reads[i])) : nullptr;
+  };
+  kernels::add(bf16_of(y), summand(0), summand(1), summand(2), y.elements(), stream);
+  if (summand(3) == nullptr) return;
+  kernels::add(bf16_of(y), bf16_of(y), summand(3), nullptr, y.elements(), stream);
 }
 
 std::int64_t* int64_of(const Tensor& tensor) {
@@ -339,13 +344,26 @@ void fill_with_zeros(const Tensor& tensor, cudaStream_t stream) {
   check(cudaMemsetAsync(tensor.data, 0, static_cast<std::size_t>(tensor.bytes()), stream));
 }
 
+// A gate, or queries without the gates that lie beside them.
+bool takes_gated_heads(const CudaRank& rank, const Command& c) {
+  return rank.job.model.attention_output_gate && (c.op->role == Role::gate || c.writes.count == 3);
+}
+
+bool of_heads(const CudaRank& rank, const Command& c) {
+  return c.op->parameter != kNoParameter &&
+         parameter_of(rank, c).whole.role == ParameterRole::q_norm;
+}
+
 void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const bool by_delta_net = rank.shape(c.instance).layer.mixer == Mixer::delta_net;
   switch (work.kind) {
     case RowwiseKind::rms_norm:
     case RowwiseKind::layer_norm:
+      if (of_heads(rank, c)) return launch_head_norms(rank, c, false, stream);
       return norm(rank, c, work, stream);
     case RowwiseKind::rms_norm_backward:
     case RowwiseKind::layer_norm_backward:
+      if (of_heads(rank, c)) return launch_head_norms(rank, c, true, stream);
       return norm_backward(rank, c, work, stream);
     case RowwiseKind::rope:
     case RowwiseKind::rope_backward:
@@ -354,12 +372,16 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::copy:
       if (c.op->role == Role::transpose) return launch_transpose(rank, c, stream);
       if (moves_heads(c)) return launch_shares(rank, c, stream);
+      if (c.op->role == Role::beside) return launch_beside(rank, c, stream);
+      if (takes_gated_heads(rank, c)) return launch_gated_heads(rank, c, stream);
       return launch_heads(rank, c, work, stream);
     case RowwiseKind::swiglu:
     case RowwiseKind::gelu:
+      if (c.op->role == Role::gate) return launch_gate(rank, c, false, stream);
       return activate(rank, c, work, stream);
     case RowwiseKind::swiglu_backward:
     case RowwiseKind::gelu_backward:
+      if (c.op->role == Role::gate_backward) return launch_gate(rank, c, true, stream);
       return activate_backward(rank, c, work, stream);
     case RowwiseKind::add:
       if (keeps_gradients(rank, c)) return keep_gradients(rank, c, stream);
@@ -371,6 +393,8 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::cross_entropy:
     case RowwiseKind::cross_entropy_backward:
     case RowwiseKind::scale:
+      if (c.op->role == Role::gate) return launch_gate(rank, c, false, stream);
+      if (c.op->role == Role::gate_backward) return launch_gate(rank, c, true, stream);
       return launch_loss(rank, c, work, stream);
     case RowwiseKind::router:
       return launch_router(rank, c, false, stream);
@@ -385,9 +409,11 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::scale_rows_backward:
       return launch_scale_rows(rank, c, true, stream);
     case RowwiseKind::l2_norm:
-      return launch_norms_without_weights(rank, c, false, stream);
+      return by_delta_net ? launch_recurrent(rank, c, work.kind, stream)
+                          : launch_norms_without_weights(rank, c, false, stream);
     case RowwiseKind::l2_norm_backward:
-      return launch_norms_without_weights(rank, c, true, stream);
+      return by_delta_net ? launch_recurrent(rank, c, work.kind, stream)
+                          : launch_norms_without_weights(rank, c, true, stream);
     case RowwiseKind::sum_of_squares:
       return launch_sum_of_squares(rank, c, stream);
     case RowwiseKind::amax:
@@ -405,6 +431,8 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
+    case RowwiseKind::gated_group_norm:
+      break;
     case RowwiseKind::causal_conv:
     case RowwiseKind::causal_conv_backward:
     case RowwiseKind::gated_norm:
@@ -414,9 +442,8 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::mamba_conv:
     case RowwiseKind::mamba_conv_backward:
     case RowwiseKind::group_norm:
-    case RowwiseKind::gated_group_norm:
     case RowwiseKind::group_norm_backward:
-      break;
+      return launch_recurrent(rank, c, work.kind, stream);
   }
   QPLAN_CHECK(false, "models with such ops are refused before they run");
 }
@@ -431,6 +458,15 @@ kernels::bf16* bf16_of(const Tensor& tensor) {
 float* float_of(const Tensor& tensor) {
   QPLAN_CHECK(tensor.dtype == DType::fp32, "gradients and statistics on a GPU are fp32");
   return static_cast<float*>(bytes_of(tensor));
+}
+
+float* gradient_of(const CudaRank& rank, const Command& c, const PackedParameter& p) {
+  if (p.frozen) return nullptr;
+  return float_of(parameter_in(rank.tensor(c, c.writes[c.writes.count - 1U]), p));
+}
+
+float epsilon_of(const CudaRank& rank) {
+  return static_cast<float>(rank.job.model.norm_epsilon);
 }
 
 void copy(const Tensor& from, const Tensor& to, cudaStream_t stream) {
@@ -465,12 +501,8 @@ void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
                  [&](const HostAdam&) { launch_host_adam(rank, c, stream); },
                  [&](const HostCopy& work) { launch_host_copy(rank, c, work, stream); },
                  [&](const Join&) { launch_join(rank, c, stream); },
-                 [&](const GatedDeltaRule&) {
-                   QPLAN_CHECK(false, "models with Gated DeltaNet are refused before they run");
-                 },
-                 [&](const StateSpaceScan&) {
-                   QPLAN_CHECK(false, "models with Mamba-2 are refused before they run");
-                 },
+                 [&](const GatedDeltaRule& work) { launch_delta_rule(rank, c, work, stream); },
+                 [&](const StateSpaceScan& work) { launch_scan(rank, c, work, stream); },
                  [&](const Muon&) {
                    QPLAN_CHECK(false, "optimizers other than Adam are refused before they run");
                  },

@@ -59,6 +59,22 @@ void launch_fp8_product(CudaRank& rank, const Command& command, const Gemm& work
 void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);
 void keep_gradients(CudaRank& rank, const Command& command, cudaStream_t stream);
 
+// A gate of attention's output and of shared experts, and its gradient.
+void launch_gate(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+// Queries that lie beside their gates: taken apart, normed, and their gradients put together.
+void launch_gated_heads(CudaRank& rank, const Command& command, cudaStream_t stream);
+void launch_head_norms(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+// Gated DeltaNet and Mamba-2.
+void launch_recurrent(CudaRank& rank, const Command& command, RowwiseKind kind,
+                      cudaStream_t stream);
+void launch_delta_rule(CudaRank& rank, const Command& command, const GatedDeltaRule& work,
+                       cudaStream_t stream);
+void launch_scan(CudaRank& rank, const Command& command, const StateSpaceScan& work,
+                 cudaStream_t stream);
+void launch_group_norm(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+// Columns of several operands in one, or apart.
+void launch_beside(CudaRank& rank, const Command& command, cudaStream_t stream);
+
 // Finds an attention's kernels; bytes of scratch that they need.
 std::int64_t prepare_attention(CudaRank& rank, const Command& command, const Attention& work);
 std::int64_t prepare_part_attention(CudaRank& rank, const Command& command, const Attention& work);
@@ -87,6 +103,11 @@ inline kernels::RowOrder row_order(const CudaRank& rank) {
 // A tensor's numbers, of the format that kernels take.
 kernels::bf16* bf16_of(const Tensor& tensor);
 float* float_of(const Tensor& tensor);
+
+// The gradient of a parameter, in the last slot that its backward writes. Frozen: null.
+float* gradient_of(const CudaRank& rank, const Command& command, const PackedParameter& p);
+
+float epsilon_of(const CudaRank& rank);
 
 void copy(const Tensor& from, const Tensor& to, cudaStream_t stream);
 

@@ -64,10 +64,14 @@ SlotId DeltaNetPart::forward(SlotId x) {
 
   // W, U, V' and the chunks' states are there until the kernels are through.
   const GatedDeltaRule work = rule(Pass::forward);
-  const std::int64_t state = work.key_dim * work.value_dim / work.chunk;
-  const SlotId scratch = b.slot("delta rule scratch", act, w.rows,
-                                w.heads * (work.key_dim + 2 * work.value_dim + state));
-  inverse_ = b.slot("delta inverse", act, w.rows, w.heads * work.chunk);
+  const bool chunks = !c_.recipe.kernels.token_by_token;
+  SlotId scratch = kNoSlot;
+  if (chunks) {
+    const std::int64_t state = work.key_dim * work.value_dim / work.chunk;
+    scratch = b.slot("delta rule scratch", act, w.rows,
+                     w.heads * (work.key_dim + 2 * work.value_dim + state));
+    inverse_ = b.slot("delta inverse", act, w.rows, w.heads * work.chunk);
+  }
   out_ = b.slot("delta out", act, w.rows, w.value);
   b.compute(work, {q_, k_, v_, decay_, strength_}, {out_, inverse_, scratch});
 
@@ -189,9 +193,14 @@ SlotId DeltaNetPart::backward(SlotId dy) {
   // with those that are returned 13 arrays of a head's width each, as an allocator saw them (437.5
   // MB at 4096 tokens and 32 heads of 128; H200, fla-core 0.6.0).
   const GatedDeltaRule work = rule(Pass::backward);
+  // Token by token: errors and their gradients, and three gradients of a head's query and key.
   const std::int64_t state = work.key_dim * work.value_dim / work.chunk;
-  const SlotId scratch = b.slot("delta rule scratch", act, w.rows,
-                                w.heads * (3 * work.key_dim + 3 * work.value_dim + 2 * state));
+  const bool chunks = !c_.recipe.kernels.token_by_token;
+  const SlotId scratch = chunks
+                             ? b.slot("delta rule scratch", act, w.rows,
+                                      w.heads * (3 * work.key_dim + 3 * work.value_dim + 2 * state))
+                             : b.slot("delta rule scratch", DType::fp32, w.rows,
+                                      w.heads * (3 * work.key_dim + 2 * work.value_dim));
   const std::int64_t keys = work.key_heads * work.key_dim;
   dq_ = b.slot("d delta q", act, w.rows, keys);
   dk_ = b.slot("d delta k", act, w.rows, keys);

@@ -59,9 +59,15 @@ SlotId MambaPart::convolved() {
   return result;
 }
 
-// C B^T in fp32, step sizes and decays, states in fp32 and in the products' format.
+// C B^T in fp32, step sizes and decays, states in fp32 and in the products' format. Token by token
+// backward has the output's gradient, those of a head's B and C, and three numbers a head.
 SlotId MambaPart::scratch(const StateSpaceScan& work) {
   const Widths w = widths(c_.shape.cp);
+  if (c_.recipe.kernels.token_by_token) {
+    if (work.pass == Pass::forward) return kNoSlot;
+    return c_.b.slot("scan scratch", DType::fp32, w.rows,
+                     w.heads * (2 * work.state_size + work.head_dim + 3));
+  }
   const std::int64_t state = w.inner * work.state_size / work.chunk;
   const std::int64_t forward = 2 * w.groups * work.chunk + 4 * w.heads + 3 * state;
   const std::int64_t backward =

@@ -34,7 +34,8 @@ TEST_CASE("two steps of every kind of model are the reference backend's") {
                            "mbs2 gbs4 seq32 lora4 lora_targets=k_proj+o_proj+up_proj+experts"}) {
     for (const ModelSpec& model :
          {load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"), tied_gpt_model(),
-          biased_model(), chunked_model(), rotating_neighbours_model()}) {
+          biased_model(), chunked_model(), rotating_neighbours_model(), wide_delta_net_model(),
+          wide_mamba_model()}) {
       const ParallelPlan plan = parse_plan(line);
       CAPTURE(std::string(line));
       CAPTURE(model.name);

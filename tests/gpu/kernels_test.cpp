@@ -24,12 +24,14 @@ namespace {
 
 constexpr cudaStream_t kStream = nullptr;
 
-void check_norm(std::int64_t rows, std::int64_t cols) {
+void check_norm(std::int64_t rows, std::int64_t cols, bool around_zero) {
   CAPTURE(cols);
+  CAPTURE(around_zero);
   const auto x = random_bf16(rows * cols, 1), w = random_bf16(cols, 2),
              dy = random_bf16(rows * cols, 3), residual = random_bf16(rows * cols, 4),
              before = random_bf16(cols, 5);
-  const math::NormShape shape{.epsilon = 1e-6};
+  const math::NormShape shape{.epsilon = 1e-6, .weight_around_zero = around_zero};
+  const float centre = around_zero ? 1 : 0;
   std::vector<float> y(x.size()), dx(x.size()), dw = before;
   math::rms_norm(ConstMatrix(x, rows, cols), w, shape, Matrix(y, rows, cols));
   math::rms_norm_backward(ConstMatrix(x, rows, cols), w, shape, ConstMatrix(dy, rows, cols),
@@ -40,8 +42,8 @@ void check_norm(std::int64_t rows, std::int64_t cols) {
       dev_dx(rows * cols);
   const FloatArray scratch(kernels::kScratchBytes / 4);
   const kernels::Lines dense{1, cols};
-  kernels::rms_norm(dev_y.get(), dense, dev_x.get(), dense, dev_w.get(), rows, cols, 1e-6F,
-                    kStream);
+  kernels::rms_norm(dev_y.get(), dense, dev_x.get(), dense, dev_w.get(), rows, cols, 1e-6F, kStream,
+                    centre);
   CHECK(distance(dev_y.read(), y) < kBf16Rounding);
   // Again: what a launch draws from is as it was, and what is not drawn is added up as before.
   std::vector<float> fixed;
@@ -50,7 +52,7 @@ void check_norm(std::int64_t rows, std::int64_t cols) {
     CAPTURE(order == RowOrder::fixed);
     const FloatArray dev_dw(before);
     kernels::rms_norm_backward({dev_dx.get(), dev_dw.get(), dev_x.get(), dev_dy.get(), dev_w.get(),
-                                dev_residual.get(), dense, dense, dense},
+                                dev_residual.get(), dense, dense, dense, centre},
                                rows, cols, 1e-6F, scratch.get(), kStream, order);
     check(cudaGetLastError());
     CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
@@ -100,9 +102,11 @@ void check_layer_norm(std::int64_t rows, std::int64_t cols, bool around_zero) {
 
 TEST_CASE("RMSNorm and its gradients are the reference's at every width") {
   for (const std::int64_t cols : {64, 128, 200, 1024, 1536, 2048, 4096, 5120, 8192, 12288}) {
-    check_norm(517, cols);
+    check_norm(517, cols, false);
   }
-  check_norm(3, 256);
+  check_norm(3, 256, false);
+  check_norm(67, 256, true);
+  check_norm(67, 2048, true);
 }
 
 TEST_CASE("LayerNorm and its gradients are the reference's at every width") {
