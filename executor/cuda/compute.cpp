@@ -409,10 +409,10 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::scale_rows_backward:
       return launch_scale_rows(rank, c, true, stream);
     case RowwiseKind::l2_norm:
-      return by_delta_net ? launch_recurrent(rank, c, work.kind, stream)
+      return by_delta_net ? launch_unit_heads(rank, c, false, stream)
                           : launch_norms_without_weights(rank, c, false, stream);
     case RowwiseKind::l2_norm_backward:
-      return by_delta_net ? launch_recurrent(rank, c, work.kind, stream)
+      return by_delta_net ? launch_unit_heads(rank, c, true, stream)
                           : launch_norms_without_weights(rank, c, true, stream);
     case RowwiseKind::sum_of_squares:
       return launch_sum_of_squares(rank, c, stream);
@@ -420,6 +420,24 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
       return launch_amax(rank, c, work, stream);
     case RowwiseKind::quantize:
       return launch_quantize(rank, c, work, stream);
+    case RowwiseKind::causal_conv:
+    case RowwiseKind::mamba_conv:
+      return launch_convolution(rank, c, false, stream);
+    case RowwiseKind::causal_conv_backward:
+    case RowwiseKind::mamba_conv_backward:
+      return launch_convolution(rank, c, true, stream);
+    case RowwiseKind::decay_gates:
+      return launch_decay_gates(rank, c, false, stream);
+    case RowwiseKind::decay_gates_backward:
+      return launch_decay_gates(rank, c, true, stream);
+    case RowwiseKind::gated_norm:
+      return launch_gated_norm(rank, c, false, stream);
+    case RowwiseKind::gated_norm_backward:
+      return launch_gated_norm(rank, c, true, stream);
+    case RowwiseKind::group_norm:
+      return launch_group_norm(rank, c, false, stream);
+    case RowwiseKind::group_norm_backward:
+      return launch_group_norm(rank, c, true, stream);
     case RowwiseKind::zero_fill:
       return fill_with_zeros(rank.tensor(c, c.writes[0]), stream);
     case RowwiseKind::accumulate:
@@ -433,17 +451,6 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::clamp_backward:
     case RowwiseKind::gated_group_norm:
       break;
-    case RowwiseKind::causal_conv:
-    case RowwiseKind::causal_conv_backward:
-    case RowwiseKind::gated_norm:
-    case RowwiseKind::gated_norm_backward:
-    case RowwiseKind::decay_gates:
-    case RowwiseKind::decay_gates_backward:
-    case RowwiseKind::mamba_conv:
-    case RowwiseKind::mamba_conv_backward:
-    case RowwiseKind::group_norm:
-    case RowwiseKind::group_norm_backward:
-      return launch_recurrent(rank, c, work.kind, stream);
   }
   QPLAN_CHECK(false, "models with such ops are refused before they run");
 }

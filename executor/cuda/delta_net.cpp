@@ -41,9 +41,11 @@ const kernels::bf16* weight_in(const CudaRank& rank, const Command& c, const Ope
   return bf16_of(parameter_in(rank.tensor(c, weights), parameter_with(rank, c, role)));
 }
 
+}  // namespace
+
 // {projected, weights} -> {convolved}; {projected, d convolved, weights} -> {d channels,
 // gradients}, or into their columns of all that the projection made.
-void convolve(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+void launch_convolution(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
   const bool mamba = rank.shape(c.instance).layer.mixer == Mixer::mamba;
   const PackedParameter& p = parameter_with(rank, c, ParameterRole::linear_conv);
   const PackedParameter* const bias = bias_of(rank, c, p);
@@ -69,7 +71,7 @@ void convolve(CudaRank& rank, const Command& c, bool backward, cudaStream_t stre
 }
 
 // {q|k} -> {q, k, scales}; {dq, dk, q, k, scales} -> {dq|dk}.
-void unit_heads(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+void launch_unit_heads(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
   const auto at = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
   const Operand &q = backward ? c.reads[2] : c.writes[0], &k = backward ? c.reads[3] : c.writes[1];
   const Tensor scale = rank.tensor(c, backward ? c.reads[4] : c.writes[2]);
@@ -85,7 +87,7 @@ void unit_heads(CudaRank& rank, const Command& c, bool backward, cudaStream_t st
 
 // {projected, weights} -> {decays, strengths}; {projected, d decays, d strengths, weights} ->
 // {d strengths | d decays' input, gradients}.
-void decay_gates(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+void launch_decay_gates(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
   const auto at = [&](const Operand& operand) { return rank.tensor(c, operand); };
   const Operand& weights = c.reads[backward ? 3 : 1];
   const kernels::DecayGates gates{
@@ -107,7 +109,7 @@ void decay_gates(CudaRank& rank, const Command& c, bool backward, cudaStream_t s
 
 // RMSNorm of each head, times the SiLU of a gate: {out, projected, weights} -> {gated}; {d gated,
 // out, projected, weights} -> {d out, d gate, gradients}.
-void gated_norm(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+void launch_gated_norm(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
   const auto at = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
   const std::size_t first = backward ? 1 : 0;
   const kernels::GatedNorm norm{
@@ -121,37 +123,6 @@ void gated_norm(CudaRank& rank, const Command& c, bool backward, cudaStream_t st
   const PackedParameter& p = parameter_with(rank, c, ParameterRole::linear_norm);
   kernels::gated_norm_backward(at(c.writes[0]), at(c.writes[1]), gradient_of(rank, c, p),
                                at(c.reads[0]), norm, static_cast<float*>(rank.scratch()), stream);
-}
-
-}  // namespace
-
-void launch_recurrent(CudaRank& rank, const Command& c, RowwiseKind kind, cudaStream_t stream) {
-  switch (kind) {
-    case RowwiseKind::causal_conv:
-    case RowwiseKind::mamba_conv:
-      return convolve(rank, c, false, stream);
-    case RowwiseKind::causal_conv_backward:
-    case RowwiseKind::mamba_conv_backward:
-      return convolve(rank, c, true, stream);
-    case RowwiseKind::l2_norm:
-      return unit_heads(rank, c, false, stream);
-    case RowwiseKind::l2_norm_backward:
-      return unit_heads(rank, c, true, stream);
-    case RowwiseKind::decay_gates:
-      return decay_gates(rank, c, false, stream);
-    case RowwiseKind::decay_gates_backward:
-      return decay_gates(rank, c, true, stream);
-    case RowwiseKind::gated_norm:
-      return gated_norm(rank, c, false, stream);
-    case RowwiseKind::gated_norm_backward:
-      return gated_norm(rank, c, true, stream);
-    case RowwiseKind::group_norm:
-      return launch_group_norm(rank, c, false, stream);
-    case RowwiseKind::group_norm_backward:
-      return launch_group_norm(rank, c, true, stream);
-    default:
-      QPLAN_CHECK(false, "other kinds are of other layers");
-  }
 }
 
 // {q, k, v, decays, strengths} -> {out}; {q, k, v, decays, strengths, dout} -> {dq, dk, dv,

@@ -64,16 +64,19 @@ void launch_gate(CudaRank& rank, const Command& command, bool backward, cudaStre
 // Queries that lie beside their gates: taken apart, normed, and their gradients put together.
 void launch_gated_heads(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_head_norms(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
-// Gated DeltaNet and Mamba-2.
-void launch_recurrent(CudaRank& rank, const Command& command, RowwiseKind kind,
-                      cudaStream_t stream);
+// Gated DeltaNet, and what Mamba-2 shares with it.
+void launch_convolution(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+void launch_unit_heads(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+void launch_decay_gates(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+void launch_gated_norm(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
 void launch_delta_rule(CudaRank& rank, const Command& command, const GatedDeltaRule& work,
                        cudaStream_t stream);
+// Columns of several operands in one, or apart.
+void launch_beside(CudaRank& rank, const Command& command, cudaStream_t stream);
+// Mamba-2.
 void launch_scan(CudaRank& rank, const Command& command, const StateSpaceScan& work,
                  cudaStream_t stream);
 void launch_group_norm(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
-// Columns of several operands in one, or apart.
-void launch_beside(CudaRank& rank, const Command& command, cudaStream_t stream);
 
 // Finds an attention's kernels; bytes of scratch that they need.
 std::int64_t prepare_attention(CudaRank& rank, const Command& command, const Attention& work);

@@ -266,7 +266,7 @@ void check_convolution(const kernels::ProjectedColumns& places,
 TEST_CASE("the gated delta rule and its gradients are the reference's at every width of a head") {
   check_delta_rule(2, 37, {2, 4, 16, 24});
   check_delta_rule(1, 16, {3, 3, 40, 8});
-  check_delta_rule(1, 1, {1, 2, 8, 8});
+  check_delta_rule(1, 2, {1, 2, 8, 8});
   check_delta_rule(1, 35, {1, 2, 128, 64});
   check_delta_rule(1, 20, {1, 1, 64, 128});
 }
@@ -297,7 +297,7 @@ TEST_CASE("queries and keys become rows of length 1") {
     std::vector<float> scale(static_cast<std::size_t>(all));
     math::l2_norm(qk.matrix(), unit.matrix(), scale);
     // Of a row queries and then keys; apart, all queries and all keys.
-    const auto half = [&](Own& both, std::int64_t which) {
+    const auto part_of = [&](Own& both, std::int64_t which) {
       Own own(rows * heads, dim);
       for (std::int64_t r = 0; r < rows * heads; ++r) {
         const auto from = both.matrix().row((r / heads * 2 + which) * heads + r % heads);
@@ -306,12 +306,12 @@ TEST_CASE("queries and keys become rows of length 1") {
       return own.values;
     };
     const Bf16Array dev_qk(qk.values), dev_q(rows * heads * dim), dev_k(rows * heads * dim),
-        dev_dq(half(d, 0)), dev_dk(half(d, 1)), dev_dqk(all * dim);
+        dev_dq(part_of(d, 0)), dev_dk(part_of(d, 1)), dev_dqk(all * dim);
     const FloatArray dev_scale(all);
     const kernels::UnitHeads where{dev_q.get(), dev_k.get(), dev_scale.get(), rows, heads, dim};
     kernels::unit_heads(where, dev_qk.get(), kStream);
-    CHECK(distance(dev_q.read(), half(unit, 0)) < kBf16Rounding);
-    CHECK(distance(dev_k.read(), half(unit, 1)) < kBf16Rounding);
+    CHECK(distance(dev_q.read(), part_of(unit, 0)) < kBf16Rounding);
+    CHECK(distance(dev_k.read(), part_of(unit, 1)) < kBf16Rounding);
     CHECK(distance(dev_scale.read(), scale) < kFloatRounding);
     math::round_to(DType::bf16, unit.values);
     math::l2_norm_backward(unit.matrix(), scale, d.matrix(), dqk.matrix());
