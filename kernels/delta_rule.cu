@@ -39,42 +39,73 @@ __device__ float scale_of(const DeltaRule& r) {
   return rsqrtf(static_cast<float>(r.key_dim));
 }
 
-// Decays and strengths of the staged tokens; on the way back a token's state has been decayed by
+// Decays and strengths of the tokens that come; on the way back a token's state has been decayed by
 // the one that is walked before it.
-template <class Stage>
-__device__ void take_gates(Stage& s, const Walk& walk, const DeltaRule& r, std::int64_t head,
-                           bool back) {
-  walk.take_numbers(s.numbers[0], [&](std::int64_t row) {
-    if (back && walk.is_last(row)) return 1.0F;
-    return expf(r.decay[(back ? row + 1 : row) * r.value_heads + head]);
-  });
-  walk.take_numbers(s.numbers[1], [&](std::int64_t row) {
-    return static_cast<float>(r.strength[row * r.value_heads + head]);
-  });
+struct ComingGates {
+  ComingNumber decay, strength;
+  __device__ void fetch(const Walk& walk, const DeltaRule& r, std::int64_t head, bool back) {
+    decay.fetch(walk, [&](std::int64_t row) {
+      if (back && walk.is_last(row)) return 0.0F;
+      return r.decay[(back ? row + 1 : row) * r.value_heads + head];
+    });
+    strength.fetch(walk, [&](std::int64_t row) {
+      return static_cast<float>(r.strength[row * r.value_heads + head]);
+    });
+  }
+  template <class Stage>
+  __device__ void put(Stage& s) const {
+    decay.put(s.numbers[0], [](float x) { return expf(x); });
+    strength.put(s.numbers[1], [](float x) { return x; });
+  }
+};
+
+// A token's numbers of one head.
+__device__ RowsOf<bf16> keys_of(const DeltaRule& r, const bf16* x, const Place& at) {
+  return {x, r.key_heads * r.key_dim, at.key_head * r.key_dim, r.key_dim};
+}
+template <class T>
+__device__ RowsOf<T> values_of(const DeltaRule& r, const T* x, const Place& at) {
+  return {x, r.value_heads * r.value_dim, at.head * r.value_dim, r.value_dim};
+}
+// ... those of the block's rows of the state.
+template <class T>
+__device__ RowsOf<T> own_of(RowsOf<T> all, const Place& at) {
+  return {all.x, all.stride, all.first + at.first, all.cols - at.first};
 }
 
 // Columns of the state. out: what is read of it; error: e. One of the two is null.
 template <int Own>
 __device__ void walk_state(bf16* out, float* error, const DeltaRule& r, Staged<Own, 2>& s) {
+  constexpr int kCols = kLanes * Own;
   const Place at = place_of(r);
-  const std::int64_t keys = r.key_heads * r.key_dim, values = r.value_heads * r.value_dim;
   const int own = state_row();
   const bool inside = at.first + own < r.value_dim;
   const float scale = scale_of(r);
+  const RowsOf<bf16> keys = keys_of(r, r.k, at), queries = keys_of(r, r.q, at);
+  const RowsOf<bf16> values = own_of(values_of(r, r.v, at), at);
   Walk walk(at.begin, r.seq_len, /*back=*/false);
   StateRow<Own> state;
+  Coming<bf16, kCols> k, q;
+  Coming<bf16, kStateRows> v;
+  ComingGates gates;
   walk.each(
       [&] {
-        walk.take(s.vectors[0], r.k, keys, at.key_head * r.key_dim, r.key_dim);
-        if (out != nullptr) walk.take(s.vectors[1], r.q, keys, at.key_head * r.key_dim, r.key_dim);
-        walk.take(s.rows[0], r.v, values, at.head * r.value_dim + at.first, r.value_dim - at.first);
-        take_gates(s, walk, r, at.head, /*back=*/false);
+        k.fetch(walk, keys);
+        if (out != nullptr) q.fetch(walk, queries);
+        v.fetch(walk, values);
+        gates.fetch(walk, r, at.head, /*back=*/false);
+      },
+      [&] {
+        k.put(s.vectors[0]);
+        if (out != nullptr) q.put(s.vectors[1]);
+        v.put(s.rows[0]);
+        gates.put(s);
       },
       [&](int i, std::int64_t row) {
         state.scale(s.numbers[0][i]);
         const float e = s.rows[0][i][own] - state.dot(s.vectors[0][i]);
         state.add(s.numbers[1][i] * e, s.vectors[0][i]);
-        const std::int64_t to = row * values + at.head * r.value_dim + at.first + own;
+        const std::int64_t to = row * values.stride + values.first + own;
         if (out != nullptr) {
           const float read = scale * state.dot(s.vectors[1][i]);
           if (speaks() && inside) out[to] = __float2bfloat16_rn(read);
@@ -88,67 +119,92 @@ __device__ void walk_state(bf16* out, float* error, const DeltaRule& r, Staged<O
 template <int Own>
 __device__ void walk_gradient(float* derror, bf16* dv, const DeltaRule& r, const bf16* dout,
                               Staged<Own, 2>& s) {
+  constexpr int kCols = kLanes * Own;
   const Place at = place_of(r);
-  const std::int64_t keys = r.key_heads * r.key_dim, values = r.value_heads * r.value_dim;
   const int own = state_row();
   const bool inside = at.first + own < r.value_dim;
   const float scale = scale_of(r);
+  const RowsOf<bf16> keys = keys_of(r, r.k, at), queries = keys_of(r, r.q, at);
+  const RowsOf<bf16> outs = own_of(values_of(r, dout, at), at);
   Walk walk(at.begin, r.seq_len, /*back=*/true);
   StateRow<Own> gradient;
+  Coming<bf16, kCols> k, q;
+  Coming<bf16, kStateRows> d;
+  ComingGates gates;
   walk.each(
       [&] {
-        walk.take(s.vectors[0], r.k, keys, at.key_head * r.key_dim, r.key_dim);
-        walk.take(s.vectors[1], r.q, keys, at.key_head * r.key_dim, r.key_dim);
-        walk.take(s.rows[0], dout, values, at.head * r.value_dim + at.first,
-                  r.value_dim - at.first);
-        take_gates(s, walk, r, at.head, /*back=*/true);
+        k.fetch(walk, keys);
+        q.fetch(walk, queries);
+        d.fetch(walk, outs);
+        gates.fetch(walk, r, at.head, /*back=*/true);
+      },
+      [&] {
+        k.put(s.vectors[0]);
+        q.put(s.vectors[1]);
+        d.put(s.rows[0]);
+        gates.put(s);
       },
       [&](int i, std::int64_t row) {
         gradient.scale(s.numbers[0][i]);
         gradient.add(scale * s.rows[0][i][own], s.vectors[1][i]);
-        const float d = gradient.dot(s.vectors[0][i]), strength = s.numbers[1][i];
-        gradient.add(-strength * d, s.vectors[0][i]);
+        const float de = gradient.dot(s.vectors[0][i]), strength = s.numbers[1][i];
+        gradient.add(-strength * de, s.vectors[0][i]);
         if (!speaks() || !inside) return;
-        const std::int64_t to = row * values + at.head * r.value_dim + at.first + own;
-        derror[to] = d;
-        dv[to] = __float2bfloat16_rn(strength * d);
+        const std::int64_t to = row * outs.stride + outs.first + own;
+        derror[to] = de;
+        dv[to] = __float2bfloat16_rn(strength * de);
       });
 }
 
-// What tokens add to the state and take off its gradient, and the gradient of what they gave.
+// What tokens add to the state and take off its gradient, but for their strength, and the gradient
+// of what they gave.
 template <int Own>
-__device__ void take_values(Staged<Own, 3>& s, const Walk& walk, const DeltaRule& r,
-                            const Between& b, const bf16* dout, std::int64_t head) {
-  const std::int64_t values = r.value_heads * r.value_dim, first = head * r.value_dim;
-  const auto strength = [&](std::int64_t row) {
-    return static_cast<float>(r.strength[row * r.value_heads + head]);
-  };
-  walk.take(s.vectors[0], b.error, values, first, r.value_dim, strength);
-  walk.take(s.vectors[1], b.derror, values, first, r.value_dim, strength);
-  walk.take(s.vectors[2], dout, values, first, r.value_dim);
-}
+struct ComingValues {
+  Coming<float, kLanes * Own> error, derror;
+  Coming<bf16, kLanes * Own> dout;
+  __device__ void fetch(const Walk& walk, const DeltaRule& r, const Between& b, const bf16* d,
+                        const Place& at) {
+    error.fetch(walk, values_of<float>(r, b.error, at));
+    derror.fetch(walk, values_of<float>(r, b.derror, at));
+    dout.fetch(walk, values_of(r, d, at));
+  }
+  __device__ void put(Staged<Own, 3>& s) const {
+    error.put(s.vectors[0]);
+    derror.put(s.vectors[1]);
+    dout.put(s.vectors[2]);
+  }
+};
 
 // Rows of the state, for the gradients of what reads them.
 template <int Own>
 __device__ void read_state(const Between& b, const DeltaRule& r, const bf16* dout,
                            Staged<Own, 3>& s) {
   const Place at = place_of(r);
-  const std::int64_t keys = r.key_heads * r.key_dim;
   const int own = state_row();
   const bool inside = at.first + own < r.key_dim;
   const float scale = scale_of(r);
+  const RowsOf<bf16> keys = own_of(keys_of(r, r.k, at), at);
   Walk walk(at.begin, r.seq_len, /*back=*/false);
   StateRow<Own> state;
+  ComingValues<Own> values;
+  Coming<bf16, kStateRows> k;
+  ComingGates gates;
   walk.each(
       [&] {
-        take_values(s, walk, r, b, dout, at.head);
-        walk.take(s.rows[0], r.k, keys, at.key_head * r.key_dim + at.first, r.key_dim - at.first);
-        take_gates(s, walk, r, at.head, /*back=*/false);
+        values.fetch(walk, r, b, dout, at);
+        k.fetch(walk, keys);
+        gates.fetch(walk, r, at.head, /*back=*/false);
+      },
+      [&] {
+        values.put(s);
+        k.put(s.rows[0]);
+        gates.put(s);
       },
       [&](int i, std::int64_t row) {
+        const float strength = s.numbers[1][i];
         state.scale(s.numbers[0][i]);
-        const float dk = -state.dot(s.vectors[1][i]);
-        state.add(s.rows[0][i][own], s.vectors[0][i]);
+        const float dk = -strength * state.dot(s.vectors[1][i]);
+        state.add(strength * s.rows[0][i][own], s.vectors[0][i]);
         const float dq = scale * state.dot(s.vectors[2][i]);
         if (!speaks() || !inside) return;
         const std::int64_t to = (row * r.value_heads + at.head) * r.key_dim + at.first + own;
@@ -162,25 +218,35 @@ template <int Own>
 __device__ void read_gradient(const Between& b, const DeltaRule& r, const bf16* dout,
                               Staged<Own, 3>& s) {
   const Place at = place_of(r);
-  const std::int64_t keys = r.key_heads * r.key_dim;
   const int own = state_row();
   const bool inside = at.first + own < r.key_dim;
   const float scale = scale_of(r);
+  const RowsOf<bf16> keys = own_of(keys_of(r, r.k, at), at),
+                     queries = own_of(keys_of(r, r.q, at), at);
   Walk walk(at.begin, r.seq_len, /*back=*/true);
   StateRow<Own> gradient;
+  ComingValues<Own> values;
+  Coming<bf16, kStateRows> k, q;
+  ComingGates gates;
   walk.each(
       [&] {
-        take_values(s, walk, r, b, dout, at.head);
-        const std::int64_t first = at.key_head * r.key_dim + at.first;
-        walk.take(s.rows[0], r.k, keys, first, r.key_dim - at.first);
-        walk.take(s.rows[1], r.q, keys, first, r.key_dim - at.first);
-        take_gates(s, walk, r, at.head, /*back=*/true);
+        values.fetch(walk, r, b, dout, at);
+        k.fetch(walk, keys);
+        q.fetch(walk, queries);
+        gates.fetch(walk, r, at.head, /*back=*/true);
+      },
+      [&] {
+        values.put(s);
+        k.put(s.rows[0]);
+        q.put(s.rows[1]);
+        gates.put(s);
       },
       [&](int i, std::int64_t row) {
+        const float strength = s.numbers[1][i];
         gradient.scale(s.numbers[0][i]);
         gradient.add(scale * s.rows[1][i][own], s.vectors[2][i]);
-        const float dk = gradient.dot(s.vectors[0][i]);
-        gradient.add(-s.rows[0][i][own], s.vectors[1][i]);
+        const float dk = strength * gradient.dot(s.vectors[0][i]);
+        gradient.add(-strength * s.rows[0][i][own], s.vectors[1][i]);
         if (!speaks() || !inside) return;
         b.dk_added[(row * r.value_heads + at.head) * r.key_dim + at.first + own] = dk;
       });

@@ -67,65 +67,96 @@ class Walk {
   __device__ Walk(std::int64_t begin, std::int64_t length, bool back)
       : begin_(begin), length_(static_cast<int>(length)), back_(back) {}
 
-  // stage(first, count) fills shared memory with the tokens first .. first + count - 1 that are
-  // walked, step(i, row) takes the i-th of them, whose row that is.
-  template <class Stage, class Step>
-  __device__ void each(Stage stage, Step step) {
-    for (int first = 0; first < length_; first += kStaged) {
-      const int count = length_ - first < kStaged ? length_ - first : kStaged;
-      first_ = first;
-      count_ = count;
+  // fetch() reads the tokens that come into registers, put() brings them to shared memory, step(i,
+  // row) takes the i-th of them, whose row that is. The next ones are on their way meanwhile.
+  template <class Fetch, class Put, class Step>
+  __device__ void each(Fetch fetch, Put put, Step step) {
+    fetch();
+    while (coming_ < length_) {
+      const int first = coming_;
       __syncthreads();
-      stage();
+      put();
       __syncthreads();
-      for (int i = 0; i < count; ++i) step(i, row(i));
+      coming_ = first + kStaged;
+      if (coming_ < length_) fetch();
+      for (int i = 0; i < kStaged && first + i < length_; ++i) step(i, row_of(first + i));
     }
   }
 
-  // The row of the i-th staged token.
-  __device__ std::int64_t row(int i) const {
-    return begin_ + (back_ ? length_ - 1 - first_ - i : first_ + i);
-  }
+  // Of the i-th token that comes.
+  __device__ bool comes(int i) const { return i < kStaged && coming_ + i < length_; }
+  __device__ std::int64_t row(int i) const { return row_of(coming_ + i); }
   __device__ bool is_last(std::int64_t row) const { return row + 1 == begin_ + length_; }
 
-  // Columns first .. of the staged tokens' rows of x, `stride` numbers each: `cols` of them that
-  // are there, zeros behind; times what by(row) says.
-  template <int Width, class T, class By>
-  __device__ void take(float (&to)[kStaged][Width], const T* x, std::int64_t stride,
-                       std::int64_t first, std::int64_t cols, By by) const {
-    constexpr int kUnits = Width / kVector;
-#pragma unroll 4
-    for (int unit = threadIdx.x; unit < kStaged * kUnits; unit += kWalkThreads) {
-      const int i = unit / kUnits, c = unit % kUnits * kVector;
-      if (i >= count_) break;
-      Vector v = {};
-      if (c < cols) {
-        v = load(x + row(i) * stride + first + c);
-        const float scale = by(row(i));
+ private:
+  __device__ std::int64_t row_of(int token) const {
+    return begin_ + (back_ ? length_ - 1 - token : token);
+  }
+  std::int64_t begin_;
+  int length_, coming_ = 0;
+  bool back_;
+};
+
+// Columns first .. of rows of x, `stride` numbers each, on their way into shared memory: `cols` of
+// them that are there, zeros behind.
+template <class T>
+struct RowsOf {
+  const T* x;
+  std::int64_t stride, first, cols;
+};
+template <class T, int Width>
+struct Coming {
+  static constexpr int kUnits = Width / kVector;  // of a token
+  static constexpr int kOwn = (kStaged * kUnits + kWalkThreads - 1) / kWalkThreads;
+  static constexpr int kBits = sizeof(T) * kVector / sizeof(uint4);
+  uint4 bits[kOwn][kBits];
+
+  __device__ static int token(int n) { return (n * kWalkThreads + threadIdx.x) / kUnits; }
+  __device__ static int column(int n) {
+    return (n * kWalkThreads + threadIdx.x) % kUnits * kVector;
+  }
+  __device__ void fetch(const Walk& walk, const RowsOf<T>& from) {
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) v.x[j] *= scale;
+    for (int n = 0; n < kOwn; ++n) {
+      const int i = token(n), c = column(n);
+      const bool inside = walk.comes(i) && c < from.cols;
+      const T* const place = from.x + (inside ? walk.row(i) * from.stride + from.first + c : 0);
+#pragma unroll
+      for (int j = 0; j < kBits; ++j) {
+        bits[n][j] = inside ? reinterpret_cast<const uint4*>(place)[j] : uint4{};
       }
-      auto* place = reinterpret_cast<float4*>(&to[i][c]);
-      place[0] = {v.x[0], v.x[1], v.x[2], v.x[3]};
-      place[1] = {v.x[4], v.x[5], v.x[6], v.x[7]};
     }
   }
-  template <int Width, class T>
-  __device__ void take(float (&to)[kStaged][Width], const T* x, std::int64_t stride,
-                       std::int64_t first, std::int64_t cols) const {
-    take(to, x, stride, first, cols, [](std::int64_t) { return 1.0F; });
+  __device__ void put(float (&to)[kStaged][Width]) const {
+#pragma unroll
+    for (int n = 0; n < kOwn; ++n) {
+      const int i = token(n), c = column(n);
+      if (i >= kStaged) continue;
+      auto* const place = reinterpret_cast<float4*>(&to[i][c]);
+      if constexpr (kBits == 1) {
+        const Vector v = numbers_of(bits[n][0]);
+        place[0] = {v.x[0], v.x[1], v.x[2], v.x[3]};
+        place[1] = {v.x[4], v.x[5], v.x[6], v.x[7]};
+      } else {
+        const auto* const numbers = reinterpret_cast<const float4*>(bits[n]);
+        place[0] = numbers[0];
+        place[1] = numbers[1];
+      }
+    }
   }
-  // A number for each staged token.
-  template <class Number>
-  __device__ void take_numbers(float (&to)[kStaged], Number number) const {
-    const int i = threadIdx.x;
-    if (i < count_) to[i] = number(row(i));
-  }
+};
 
- private:
-  std::int64_t begin_;
-  int length_, first_ = 0, count_ = 0;
-  bool back_;
+// A number for each token that comes, of one thread each.
+struct ComingNumber {
+  float number = 0;
+  template <class Number>
+  __device__ void fetch(const Walk& walk, Number of) {
+    if (walk.comes(threadIdx.x)) number = of(walk.row(threadIdx.x));
+  }
+  template <class Value>
+  __device__ void put(float (&to)[kStaged], Value value) const {
+    if (threadIdx.x < kStaged) to[threadIdx.x] = value(number);
+  }
 };
 
 // The block's row that a thread has a part of, and whether it speaks for the row.

@@ -24,21 +24,29 @@ __host__ __device__ Widths widths_of(const Scan& s) {
   return {inner, shared, inner + 2 * shared, 2 * inner + 2 * shared + s.heads};
 }
 
-// Of a token and head.
+// Of a token and head: what its step is made of.
 struct Step {
   float raw, size, rate;
   bool held;  // at the smallest
 };
-__device__ Step step_at(const Scan& s, std::int64_t row, std::int64_t head) {
+__device__ float raw_step(const Scan& s, std::int64_t row, std::int64_t head) {
   const Widths w = widths_of(s);
+  return static_cast<float>(s.projected[row * w.projected + w.inner + w.channels + head]);
+}
+__device__ float rate_of(const Scan& s, std::int64_t head) {
+  return -expf(static_cast<float>(s.a_log[head]));
+}
+__device__ Step step_of(const Scan& s, float raw, std::int64_t head) {
   Step step{};
-  step.raw = static_cast<float>(s.projected[row * w.projected + w.inner + w.channels + head]) +
-             static_cast<float>(s.dt_bias[head]);
+  step.raw = raw + static_cast<float>(s.dt_bias[head]);
   const float size = softplus(step.raw);
   step.held = size < s.step_min;
   step.size = step.held ? s.step_min : size;
-  step.rate = -expf(static_cast<float>(s.a_log[head]));
+  step.rate = rate_of(s, head);
   return step;
+}
+__device__ Step step_at(const Scan& s, std::int64_t row, std::int64_t head) {
+  return step_of(s, raw_step(s, row, head), head);
 }
 
 // In fp32: gradients of the scan's output (rows, heads * head_dim), of B, but for the step, and of
@@ -57,17 +65,38 @@ __device__ Place place_of(const Scan& s) {
           std::int64_t{blockIdx.y} * kStateRows};
 }
 
-// Decays and steps of the staged tokens; on the way back a token's state has been decayed by the
+// Decays and steps of the tokens that come; on the way back a token's state has been decayed by the
 // one that is walked before it.
-template <class Stage>
-__device__ void take_steps(Stage& stage, const Walk& walk, const Scan& s, std::int64_t head,
-                           bool back) {
-  walk.take_numbers(stage.numbers[0], [&](std::int64_t row) {
-    if (back && walk.is_last(row)) return 1.0F;
-    const Step step = step_at(s, back ? row + 1 : row, head);
-    return expf(step.rate * step.size);
-  });
-  walk.take_numbers(stage.numbers[1], [&](std::int64_t row) { return step_at(s, row, head).size; });
+struct ComingSteps {
+  ComingNumber decay, step;
+  __device__ void fetch(const Walk& walk, const Scan& s, std::int64_t head, bool back) {
+    decay.fetch(walk, [&](std::int64_t row) {
+      return raw_step(s, back && !walk.is_last(row) ? row + 1 : row, head);
+    });
+    step.fetch(walk, [&](std::int64_t row) { return raw_step(s, row, head); });
+  }
+  template <class Stage>
+  __device__ void put(Stage& stage, const Scan& s, std::int64_t head) const {
+    decay.put(stage.numbers[0], [&](float raw) {
+      const Step own = step_of(s, raw, head);
+      return expf(own.rate * own.size);
+    });
+    step.put(stage.numbers[1], [&](float raw) { return step_of(s, raw, head).size; });
+  }
+};
+
+// A token's B, or C, of one group, and its input of one head.
+__device__ RowsOf<bf16> shared_of(const Scan& s, const Place& at, bool c) {
+  const Widths w = widths_of(s);
+  return {s.xbc, w.channels, w.inner + (c ? w.shared : 0) + at.group * s.state_size, s.state_size};
+}
+__device__ RowsOf<bf16> inputs_of(const Scan& s, const Place& at) {
+  return {s.xbc, widths_of(s).channels, at.head * s.head_dim, s.head_dim};
+}
+// ... those of the block's rows of the state.
+template <class T>
+__device__ RowsOf<T> own_of(RowsOf<T> all, const Place& at) {
+  return {all.x, all.stride, all.first + at.first, all.cols - at.first};
 }
 
 template <int Own>
@@ -76,27 +105,39 @@ __global__ void __launch_bounds__(kWalkThreads) scan_kernel(bf16* out, bf16* gat
   const Place at = place_of(s);
   const Widths w = widths_of(s);
   const int own = state_row();
-  const std::int64_t first = at.head * s.head_dim + at.first, here = s.head_dim - at.first;
+  const RowsOf<bf16> bs = shared_of(s, at, false), cs = shared_of(s, at, true);
+  const RowsOf<bf16> inputs = own_of(inputs_of(s, at), at);
+  const RowsOf<bf16> gates{s.projected, w.projected, inputs.first, inputs.cols};
   const auto skip = static_cast<float>(s.skip[at.head]);
   Walk walk(at.begin, s.seq_len, /*back=*/false);
   StateRow<Own> state;
+  Coming<bf16, kLanes * Own> b, c;
+  Coming<bf16, kStateRows> xs, zs;
+  ComingSteps steps;
   walk.each(
       [&] {
-        const std::int64_t b = w.inner + at.group * s.state_size;
-        walk.take(stage.vectors[0], s.xbc, w.channels, b, s.state_size);
-        walk.take(stage.vectors[1], s.xbc, w.channels, b + w.shared, s.state_size);
-        walk.take(stage.rows[0], s.xbc, w.channels, first, here);
-        walk.take(stage.rows[1], s.projected, w.projected, first, here);
-        take_steps(stage, walk, s, at.head, /*back=*/false);
+        b.fetch(walk, bs);
+        c.fetch(walk, cs);
+        xs.fetch(walk, inputs);
+        zs.fetch(walk, gates);
+        steps.fetch(walk, s, at.head, /*back=*/false);
+      },
+      [&] {
+        b.put(stage.vectors[0]);
+        c.put(stage.vectors[1]);
+        xs.put(stage.rows[0]);
+        zs.put(stage.rows[1]);
+        steps.put(stage, s, at.head);
       },
       [&](int i, std::int64_t row) {
         const float x = stage.rows[0][i][own], z = stage.rows[1][i][own];
         state.scale(stage.numbers[0][i]);
         state.add(stage.numbers[1][i] * x, stage.vectors[0][i]);
         const float y = state.dot(stage.vectors[1][i]) + skip * x;
-        if (!speaks() || own >= here) return;
-        out[row * w.inner + first + own] = __float2bfloat16_rn(y);
-        gated[row * w.inner + first + own] = __float2bfloat16_rn(y * z * sigmoid(z));
+        if (!speaks() || own >= inputs.cols) return;
+        const std::int64_t to = row * w.inner + inputs.first + own;
+        out[to] = __float2bfloat16_rn(y);
+        gated[to] = __float2bfloat16_rn(y * z * sigmoid(z));
       });
 }
 
@@ -129,26 +170,35 @@ __global__ void __launch_bounds__(kWalkThreads) scan_columns_kernel(Between b, S
   __shared__ Staged<Own, 2> stage;
   const bool back = blockIdx.z > 0;
   const Place at = place_of(s);
-  const Widths w = widths_of(s);
   const int own = state_row();
-  const std::int64_t here = s.state_size - at.first;
+  const RowsOf<bf16> inputs = inputs_of(s, at), shared = own_of(shared_of(s, at, back), at);
+  const RowsOf<float> outs{b.dy, widths_of(s).inner, at.head * s.head_dim, s.head_dim};
   Walk walk(at.begin, s.seq_len, back);
   StateRow<Own> state;
+  Coming<bf16, kLanes * Own> x;
+  Coming<float, kLanes * Own> dy;
+  Coming<bf16, kStateRows> c;
+  ComingSteps steps;
   walk.each(
       [&] {
-        walk.take(stage.vectors[0], s.xbc, w.channels, at.head * s.head_dim, s.head_dim);
-        walk.take(stage.vectors[1], b.dy, w.inner, at.head * s.head_dim, s.head_dim);
-        const std::int64_t shared = w.inner + at.group * s.state_size + at.first;
-        walk.take(stage.rows[0], s.xbc, w.channels, shared + (back ? w.shared : 0), here);
-        take_steps(stage, walk, s, at.head, back);
+        x.fetch(walk, inputs);
+        dy.fetch(walk, outs);
+        c.fetch(walk, shared);
+        steps.fetch(walk, s, at.head, back);
+      },
+      [&] {
+        x.put(stage.vectors[0]);
+        dy.put(stage.vectors[1]);
+        c.put(stage.rows[0]);
+        steps.put(stage, s, at.head);
       },
       [&](int i, std::int64_t row) {
-        const float c = stage.rows[0][i][own];
-        const float *const x = stage.vectors[0][i], *const dy = stage.vectors[1][i];
+        const float *const in = stage.vectors[0][i], *const out = stage.vectors[1][i];
+        const float size = back ? 1 : stage.numbers[1][i];
         state.scale(stage.numbers[0][i]);
-        state.add(back ? c : stage.numbers[1][i] * c, back ? dy : x);
-        const float read = state.dot(back ? x : dy);
-        if (!speaks() || own >= here) return;
+        state.add(size * stage.rows[0][i][own], back ? out : in);
+        const float read = state.dot(back ? in : out);
+        if (!speaks() || own >= shared.cols) return;
         (back ? b.db : b.dc)[(row * s.heads + at.head) * s.state_size + at.first + own] = read;
       });
 }
@@ -161,26 +211,35 @@ __global__ void __launch_bounds__(kWalkThreads)
   const Place at = place_of(s);
   const Widths w = widths_of(s);
   const int own = state_row();
-  const std::int64_t first = at.head * s.head_dim + at.first, here = s.head_dim - at.first;
+  const RowsOf<bf16> bs = shared_of(s, at, false), cs = shared_of(s, at, true);
+  const RowsOf<float> outs =
+      own_of(RowsOf<float>{dy, w.inner, at.head * s.head_dim, s.head_dim}, at);
   const auto skip = static_cast<float>(s.skip[at.head]);
   Walk walk(at.begin, s.seq_len, /*back=*/true);
   StateRow<Own> gradient;
+  Coming<bf16, kLanes * Own> b, c;
+  Coming<float, kStateRows> ds;
+  ComingSteps steps;
   walk.each(
       [&] {
-        const std::int64_t b = w.inner + at.group * s.state_size;
-        walk.take(stage.vectors[0], s.xbc, w.channels, b, s.state_size);
-        walk.take(stage.vectors[1], s.xbc, w.channels, b + w.shared, s.state_size);
-        walk.take(stage.rows[0], dy, w.inner, first, here);
-        take_steps(stage, walk, s, at.head, /*back=*/true);
+        b.fetch(walk, bs);
+        c.fetch(walk, cs);
+        ds.fetch(walk, outs);
+        steps.fetch(walk, s, at.head, /*back=*/true);
+      },
+      [&] {
+        b.put(stage.vectors[0]);
+        c.put(stage.vectors[1]);
+        ds.put(stage.rows[0]);
+        steps.put(stage, s, at.head);
       },
       [&](int i, std::int64_t row) {
         const float d = stage.rows[0][i][own];
         gradient.scale(stage.numbers[0][i]);
         gradient.add(d, stage.vectors[1][i]);
         const float dx = stage.numbers[1][i] * gradient.dot(stage.vectors[0][i]) + skip * d;
-        if (speaks() && own < here) {
-          dxbc[row * w.channels + first + own] = __float2bfloat16_rn(dx);
-        }
+        if (!speaks() || own >= outs.cols) return;
+        dxbc[row * w.channels + outs.first + own] = __float2bfloat16_rn(dx);
       });
 }
 

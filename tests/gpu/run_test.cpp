@@ -129,6 +129,18 @@ TEST_CASE("ERNIE 4.5's rotation of neighbours trains on a GPU as on the referenc
   check_against_reference("mbs2 gbs4 seq128 recompute=full", rotating_neighbours_model());
 }
 
+TEST_CASE("Gated DeltaNet and gated attention train on a GPU as on the reference backend") {
+  check_against_reference("mbs2 gbs4 seq128", wide_delta_net_model());
+  check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", wide_delta_net_model());
+  check_against_reference("gbs4 seq128 lora8 zero3", wide_delta_net_model());
+}
+
+TEST_CASE("Mamba-2 and latent experts train on a GPU as on the reference backend") {
+  check_against_reference("mbs2 gbs4 seq128", wide_mamba_model());
+  check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", wide_mamba_model());
+  check_against_reference("gbs4 seq128 lora8 zero3", wide_mamba_model());
+}
+
 TEST_CASE("linear layers in fp8 train on a GPU as on the reference backend") {
   check_against_reference("gbs4 seq128 precision=fp8");
   check_against_reference("mbs2 gbs4 seq128 precision=fp8 recompute=full zero3");
