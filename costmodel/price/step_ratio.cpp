@@ -63,6 +63,26 @@ WorkPoint point(const Rowwise& w) {
   return {kind, kind, {as_double(w.rows), as_double(w.cols)}};
 }
 
+// Of kernels that go token by token, which are our executor's: a machine whose steps were measured
+// runs others' as it did.
+WorkPoint point(const GatedDeltaRule& w) {
+  if (w.chunk > 1) return {};
+  const std::string family = "gated_delta_rule by token";
+  return {family,
+          fmt::format("{} {}", family, w.pass == Pass::forward ? "forward" : "backward"),
+          {as_double(w.seq_len), as_double(w.batch * w.value_heads),
+           as_double(w.key_dim * w.value_dim)}};
+}
+
+WorkPoint point(const StateSpaceScan& w) {
+  if (w.chunk > 1) return {};
+  const std::string family = "state_space_scan by token";
+  return {
+      family,
+      fmt::format("{} {}", family, w.pass == Pass::forward ? "forward" : "backward"),
+      {as_double(w.seq_len), as_double(w.batch * w.heads), as_double(w.head_dim * w.state_size)}};
+}
+
 WorkPoint point(const Collective& w, int ranks) {
   if (w.expert_parallel_library || ranks < 2) return {};
   const std::string kind = fmt::format("{} {}", to_word(w.kind), ranks);
@@ -76,6 +96,8 @@ WorkPoint point_of(const Work& work, int ranks) {
                                [](const GroupedGemm& w) { return point(w); },
                                [](const Attention& w) { return point(w); },
                                [](const Rowwise& w) { return point(w); },
+                               [](const GatedDeltaRule& w) { return point(w); },
+                               [](const StateSpaceScan& w) { return point(w); },
                                [&](const Collective& w) { return point(w, ranks); },
                                [](const auto&) { return WorkPoint(); }},
                     work);

@@ -43,6 +43,7 @@ GatedDeltaRule DeltaNetPart::rule(Pass pass) const {
           .value_heads = d.num_value_heads / share,
           .key_dim = d.key_head_dim,
           .value_dim = d.value_head_dim,
+          .chunk = c_.recipe.kernels.token_by_token ? 1 : GatedDeltaRule{}.chunk,
           .pass = pass};
 }
 
@@ -64,9 +65,8 @@ SlotId DeltaNetPart::forward(SlotId x) {
 
   // W, U, V' and the chunks' states are there until the kernels are through.
   const GatedDeltaRule work = rule(Pass::forward);
-  const bool chunks = !c_.recipe.kernels.token_by_token;
   SlotId scratch = kNoSlot;
-  if (chunks) {
+  if (work.chunk > 1) {
     const std::int64_t state = work.key_dim * work.value_dim / work.chunk;
     scratch = b.slot("delta rule scratch", act, w.rows,
                      w.heads * (work.key_dim + 2 * work.value_dim + state));
@@ -195,7 +195,7 @@ SlotId DeltaNetPart::backward(SlotId dy) {
   const GatedDeltaRule work = rule(Pass::backward);
   // Token by token: errors and their gradients, and three gradients of a head's query and key.
   const std::int64_t state = work.key_dim * work.value_dim / work.chunk;
-  const bool chunks = !c_.recipe.kernels.token_by_token;
+  const bool chunks = work.chunk > 1;
   const SlotId scratch = chunks
                              ? b.slot("delta rule scratch", act, w.rows,
                                       w.heads * (3 * work.key_dim + 3 * work.value_dim + 2 * state))

@@ -34,7 +34,7 @@ StateSpaceScan MambaPart::scan(Pass pass) const {
           .groups = w.groups,
           .head_dim = m.head_dim,
           .state_size = m.state_size,
-          .chunk = m.chunk,
+          .chunk = c_.recipe.kernels.token_by_token ? 1 : m.chunk,
           .gated = !c_.recipe.kernels.fused_scan_output,
           .pass = pass};
 }
@@ -63,7 +63,7 @@ SlotId MambaPart::convolved() {
 // backward has the output's gradient, those of a head's B and C, and three numbers a head.
 SlotId MambaPart::scratch(const StateSpaceScan& work) {
   const Widths w = widths(c_.shape.cp);
-  if (c_.recipe.kernels.token_by_token) {
+  if (work.chunk == 1) {
     if (work.pass == Pass::forward) return kNoSlot;
     return c_.b.slot("scan scratch", DType::fp32, w.rows,
                      w.heads * (2 * work.state_size + work.head_dim + 3));

@@ -1,4 +1,5 @@
-// What the chunked kernels of the gated delta rule and of Mamba-2's scan multiply and move.
+// What kernels of the gated delta rule and of Mamba-2's scan multiply and move, chunk by chunk, or,
+// in chunks of one token, as ours do.
 
 #include <cmath>
 
@@ -6,6 +7,40 @@
 #include "models/units.h"
 
 namespace qplan {
+namespace {
+
+// A number of a state decays (1 FLOP), is added to and read (2 each): kernels/delta_rule.cu,
+// kernels/scan.cu. Bytes as each kernel reads and writes its arrays once; what blocks of a head
+// read once more comes from the L2 cache.
+DeltaRuleParts by_token(const GatedDeltaRule& w) {
+  const double k = as_double(w.key_dim), v = as_double(w.value_dim);
+  const double shared = k * as_double(w.key_heads) / as_double(w.value_heads);
+  const double heads = as_double(w.batch) * as_double(w.value_heads) * as_double(w.seq_len);
+  // Read twice. Backward: that once more without the output, then the gradient, read once and added
+  // to twice, by columns; and the rows of both.
+  if (w.pass == Pass::forward) {
+    return {{}, Flops(heads * 7 * k * v), {}, Bytes(heads * (4 * shared + 4 * v + 6))};
+  }
+  return {
+      {}, Flops(heads * (5 + 3 * 7) * k * v), {}, Bytes(heads * (18 * shared + 24 * k + 44 * v))};
+}
+
+ScanParts by_token(const StateSpaceScan& w) {
+  const double tokens = as_double(w.batch) * as_double(w.seq_len), heads = as_double(w.heads);
+  const double inner = heads * as_double(w.head_dim), n = as_double(w.state_size);
+  const double shared = as_double(w.groups) * n;
+  const double state = inner * n;
+  // Backward: the state and its gradient by columns, the latter by rows.
+  if (w.pass == Pass::forward) {
+    return {Flops(tokens * 5 * state), Bytes(tokens * (8 * inner + 4 * shared + 2 * heads)), {}};
+  }
+  return {Flops(tokens * 15 * state),
+          Bytes(tokens * (36 * inner + 16 * shared + 16 * heads * n + 40 * heads)),
+          {}};
+}
+
+}  // namespace
+
 // Of a chunk of C tokens and a head with keys of K and values of V numbers, as fla's kernels
 // multiply and move it (fla/ops/gated_delta_rule and fla/ops/common, bc3b101d), 2 bytes an element.
 // Forward:
@@ -19,6 +54,7 @@ namespace qplan {
 // the inverse (two C^3), W, U and K K^T (K, V, dW, dU, A; dK, dV); both dK added up. Heads that
 // share queries and keys read them from the L2 cache but once.
 DeltaRuleParts parts_of(const GatedDeltaRule& w) {
+  if (w.chunk == 1) return by_token(w);
   const double c = as_double(w.chunk), k = as_double(w.key_dim), v = as_double(w.value_dim);
   const double state = k * v / c;  // elements a token
   const double shared = k * as_double(w.key_heads) / as_double(w.value_heads);
@@ -59,6 +95,7 @@ DeltaRuleParts parts_of(const GatedDeltaRule& w) {
 // dC = dy states; of C B^T from x and dy a head, added up for its group; from it to B and C; of the
 // decays from x, dy and C B^T once more.
 ScanParts parts_of(const StateSpaceScan& w) {
+  if (w.chunk == 1) return by_token(w);
   const double chunk = as_double(w.chunk), heads = as_double(w.heads);
   const double rows = as_double(w.batch) * std::ceil(as_double(w.seq_len) / chunk) * chunk;
   const double inner = heads * as_double(w.head_dim);
@@ -96,13 +133,16 @@ ScanParts parts_of(const StateSpaceScan& w) {
 
 // Sums of the decay, a clear of the inverse, the inverse, W and U, states, output; backward W and
 // U, states, dV, dS, input gradients, through the inverse, and sums of what two of them give
-// (fla-core 0.6.0 under a profiler).
+// (fla-core 0.6.0 under a profiler). Ours: one, and by columns, by rows, sums, sums from behind.
 int kernel_count(const GatedDeltaRule& w) {
+  if (w.chunk == 1) return w.pass == Pass::forward ? 1 : 4;
   return w.pass == Pass::forward ? 6 : 11;
 }
 
 // The kernels of parts_of(), and in backward sums over what blocks made of D and the decays.
+// Ours: one, and the gate's, by columns, by rows, sums, sums from behind, steps.
 int kernel_count(const StateSpaceScan& w) {
+  if (w.chunk == 1) return w.pass == Pass::forward ? 1 : 6;
   return w.pass == Pass::forward ? 5 : 16 + (w.gated ? 1 : 0);
 }
 

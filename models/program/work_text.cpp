@@ -92,14 +92,15 @@ std::string attention_text(const Attention& a) {
 }
 
 std::string delta_rule_text(const GatedDeltaRule& w) {
-  return fmt::format("gated_delta_rule b{} s{} h{}/{} d{}/{}{}", w.batch, w.seq_len, w.value_heads,
-                     w.key_heads, w.key_dim, w.value_dim,
-                     w.pass == Pass::backward ? " backward" : "");
+  return fmt::format("gated_delta_rule b{} s{} h{}/{} d{}/{}{}{}", w.batch, w.seq_len,
+                     w.value_heads, w.key_heads, w.key_dim, w.value_dim,
+                     w.chunk == 1 ? " by token" : "", w.pass == Pass::backward ? " backward" : "");
 }
 
 std::string scan_text(const StateSpaceScan& w) {
-  return fmt::format("state_space_scan b{} s{} h{}/{} d{}/{} chunk {}{}{}", w.batch, w.seq_len,
-                     w.heads, w.groups, w.head_dim, w.state_size, w.chunk, w.gated ? " gated" : "",
+  const std::string chunk = w.chunk == 1 ? "by token" : fmt::format("chunk {}", w.chunk);
+  return fmt::format("state_space_scan b{} s{} h{}/{} d{}/{} {}{}{}", w.batch, w.seq_len, w.heads,
+                     w.groups, w.head_dim, w.state_size, chunk, w.gated ? " gated" : "",
                      w.pass == Pass::backward ? " backward" : "");
 }
 

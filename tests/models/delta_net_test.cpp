@@ -146,6 +146,28 @@ TEST_CASE("in Hugging Face's modules it keeps what those and fla's kernels save"
   CHECK(kept_per_token(m, RecipeKind::fsdp2, layer_shape(m.layers.front())) == sum);
 }
 
+TEST_CASE("kernels that go token by token keep no inverse, and have scratch in backward alone") {
+  const ModelSpec m = load_model("qwen3.5-9b");
+  const double h = 4096, f = 12288, key = 16 * 128, value = 32 * 128, heads = 32;
+  const std::map<std::string, double> kept = {
+      {"input, normed", 4 * h},
+      {"queries, keys, values, gate, strength, decay", 2 * (2 * key + 2 * value + 2 * heads)},
+      {"queries and keys of length 1, their scales", 2 * 2 * key + 4 * 2 * 16},
+      {"values", 2 * value},
+      {"decay, strength", 4 * heads + 2 * heads},
+      {"output, gated", 4 * value},
+      {"MLP: input, normed", 4 * h},
+      {"MLP: gate, up, product", 2 * 3 * f}};
+  double sum = 0;
+  for (const auto& [what, bytes] : kept) sum += bytes;
+  CHECK(kept_per_token(m, RecipeKind::qplan, layer_shape(m.layers.front())) == sum);
+  const Block block = build_block(m, recipe_of(RecipeKind::qplan), layer_shape(m.layers.front()));
+  CHECK(std::count_if(block.slots.begin(), block.slots.end(), [&](const Slot& slot) {
+          return slot.dtype == DType::fp32 && slot.shape[0] == 4096 &&
+                 slot.shape[1] == 32 * (3 * 128 + 2 * 128);
+        }) == 1);
+}
+
 TEST_CASE("what Gated DeltaNet keeps grows with the sequence, and no faster") {
   const ModelSpec m = load_model("qwen3-next-80b-a3b");
   for (const RecipeKind recipe : {RecipeKind::megatron, RecipeKind::fsdp2}) {
@@ -181,6 +203,21 @@ TEST_CASE("the delta rule's FLOPs are those of its products, chunk by chunk") {
   CHECK(model_flops(backward).value() == 2 * model_flops(rule).value());
   CHECK(parts_of(longer).within_traffic > 2 * parts_of(rule).within_traffic);
   CHECK(to_string(Work(backward)) == "gated_delta_rule b2 s4096 h32/16 d128/128 backward");
+}
+
+// A number of a state decays, is read twice and added to: 1 + 2 x 2 + 2.
+TEST_CASE("token by token the delta rule's FLOPs are those of a state's numbers") {
+  GatedDeltaRule rule{.batch = 2,
+                      .seq_len = 4096,
+                      .key_heads = 16,
+                      .value_heads = 32,
+                      .key_dim = 128,
+                      .value_dim = 64,
+                      .chunk = 1};
+  CHECK(flops(rule).value() == 2.0 * 4096 * 32 * 128 * 64 * 7);
+  rule.pass = Pass::backward;
+  CHECK(flops(rule).value() == 2.0 * 4096 * 32 * 128 * 64 * 26);
+  CHECK(to_string(Work(rule)) == "gated_delta_rule b2 s4096 h32/16 d128/64 by token backward");
 }
 
 // Megatron-LM d98e8a64, num_floating_point_operations, without the router's product, which it

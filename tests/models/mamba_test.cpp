@@ -140,6 +140,21 @@ TEST_CASE("a Mamba-2 layer keeps what Megatron's module and mamba_ssm's function
   CHECK(copies(two) == std::multiset<std::int64_t>{8192, 18560});
 }
 
+TEST_CASE("a scan that goes token by token keeps as much, and has scratch in backward alone") {
+  const ModelSpec m = load_model("nemotron-3-super-120b-a12b");
+  CHECK(kept_per_token(m, RecipeKind::qplan, layer_shape(kMamba)) ==
+        kept_per_token(m, RecipeKind::megatron, layer_shape(kMamba)));
+  const Block block = build_block(m, recipe_of(RecipeKind::qplan), layer_shape(kMamba));
+  CHECK(std::count_if(block.slots.begin(), block.slots.end(), [&](const Slot& slot) {
+          return slot.dtype == DType::fp32 && slot.shape[0] == 4096 &&
+                 slot.shape[1] == 128 * (2 * 128 + 64 + 3);
+        }) == 1);
+  const StateSpaceScan scan = works_of<StateSpaceScan>(block.forward).front();
+  CHECK(scan.chunk == 1);
+  // A number of a state decays, is added to and read.
+  CHECK(flops(scan).value() == 4096.0 * 128 * 64 * 128 * 5);
+}
+
 TEST_CASE("in transformers' module norm and output are made again, and not kept") {
   const ModelSpec m = load_model("nemotron-3-nano-30b-a3b");
   const double h = 2688, inner = 64 * 64, shared = 8 * 128, heads = 64;
