@@ -76,10 +76,10 @@ PLANS = {
                    "cp2 ep2 cp_comm=a2a"],
     "tiny-maverick": ["", "mbs2 recompute=full", "dp2 ep2", "tp2 sp", "pp2 zb-h1", "cp2 mbs2 cp_comm=a2a"],
     "tiny-next": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "lora8", "dp2 ep2", "dp2 ep2 zero1",
-                  "dp2 zero3", "dp2 ep2 zero3 recompute=full mbs2", "tp2", "tp2 sp", "tp2 sp ep2", "pp2",
+                  "dp2 zero3", "dp2 ep2 zero3 recompute=full mbs2", "tp2 sp", "tp2 sp ep2 mbs2", "pp2",
                   "pp2 zb-h1 mbs2"],
     "tiny-nemotron": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "lora8", "dp2 ep2", "dp2 ep2 zero1",
-                      "dp2 zero3", "dp2 ep2 zero3 recompute=full mbs2", "tp2", "tp2 sp", "tp2 sp ep2", "pp2",
+                      "dp2 zero3", "dp2 ep2 zero3 recompute=full mbs2", "tp2 sp", "tp2 sp ep2 mbs2", "pp2",
                       "pp2 zb-h1 mbs2"],
 }
 # Of four ranks: axes together.
