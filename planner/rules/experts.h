@@ -110,7 +110,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      },
      "DeepEP dd758ca, README.md:71"},
     // Whose modules are transformers'.
-    {"every_expert", kHuggingFace - set_of(ddp),
+    {"every_expert", kHuggingFace,
      [](const Case& c) { return c.m.moe && c.m.moe->scales_inputs; },
      [](const Case& c) {
        return fmt::format(
