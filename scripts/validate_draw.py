@@ -75,7 +75,8 @@ STRATA_OF_FOUR = [
 # With --search: of every kind that the executor runs on GPUs. Layers are cut to what the GPUs hold.
 MODELS = ["gpt-oss-20b", "llama3-8b", "mixtral-8x7b", "moonlight-16b-a3b", "qwen2.5-14b", "qwen3-14b", "qwen3-30b-a3b",
           "qwen3-4b", "qwen3-8b", "llama2-7b", "llama2-13b", "phi-4", "qwen3-32b", "glm4.5-air", "seed-oss-36b",
-          "mixtral-8x22b", "llama3-70b", "qwen3-0.6b", "qwen3-1.7b", "gpt-oss-120b", "qwen3-235b-a22b"]
+          "mixtral-8x22b", "llama3-70b", "qwen3-0.6b", "qwen3-1.7b", "gpt-oss-120b", "qwen3-235b-a22b",
+          "llama4-scout-17b-16e", "qwen3-next-80b-a3b", "nemotron-3-nano-30b-a3b", "nemotron-h-8b"]
 TOKENS_OF_GPU = 65536  # of a step
 RANKED = 40            # plans of a search that one is drawn from
 DEPTHS = [2, 4, 6, 8, 12, 16, 24]
@@ -142,8 +143,8 @@ def model_file(folder, model, layers):
     with open(os.path.join(ZOO, model + ".json")) as file:
         fields = json.load(file)
     fields["num_hidden_layers"] = layers or fields["num_hidden_layers"]
-    if "layer_types" in fields:
-        fields["layer_types"] = fields["layer_types"][:fields["num_hidden_layers"]]
+    for each in {"layer_types", "hybrid_override_pattern"} & fields.keys():
+        fields[each] = fields[each][:fields["num_hidden_layers"]]
     path = os.path.join(folder, f"{model}-{fields['num_hidden_layers']}.json")
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
         json.dump(fields, file)

@@ -32,7 +32,7 @@ kernels::ProjectedColumns mamba_columns(const CudaRank& rank) {
   return {.stride = m.projected() / tp, .channels = m.inner() / tp};
 }
 
-kernels::Rows sequences_of(const CudaRank& rank, std::int64_t rows) {
+kernels::Rows walked_rows(const CudaRank& rank, std::int64_t rows) {
   return {rows / rank.job.plan.seq_len, rank.job.plan.seq_len};
 }
 
@@ -56,7 +56,7 @@ void launch_convolution(CudaRank& rank, const Command& c, bool backward, cudaStr
       .weight = bf16_of(parameter_in(weights, p)),
       .bias = bias != nullptr ? bf16_of(parameter_in(weights, *bias)) : nullptr,
       .columns = mamba ? mamba_columns(rank) : delta_columns(rank),
-      .rows = sequences_of(rank, x.rows),
+      .rows = walked_rows(rank, x.rows),
       .channels = p.rows};
   QPLAN_CHECK(conv.columns.stride == x.cols, "a projection's row has all that is read of it");
   if (!backward) {

@@ -257,6 +257,10 @@ BlockShape own_work_shape(BlockShape s) {
   // work. From there on they lie elsewhere, and no more.
   if (s.zero >= 2) s.fresh_gradients = false;
   s = buffer_shape(s);
+  // What is kept of a shard joins a microbatch's gradients: the less, the more ranks share them.
+  constexpr int kMany = 1 << 20;
+  if (s.dense_shard > 1) s.dense_shard = kMany;
+  if (s.expert_shard > 1) s.expert_shard = kMany;
   s.next = s.previous = {};
   return s;
 }
