@@ -110,8 +110,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      },
      "DeepEP dd758ca, README.md:71"},
     // Whose modules are transformers'.
-    {"every_expert", kHuggingFace,
-     [](const Case& c) { return c.m.moe && c.m.moe->scales_inputs; },
+    {"every_expert", kHuggingFace, [](const Case& c) { return c.m.moe && c.m.moe->scales_inputs; },
      [](const Case& c) {
        return fmt::format(
            "transformers' module of this model multiplies every token with all {} experts, which "
