@@ -6,10 +6,6 @@
 namespace qplan::kernels {
 namespace {
 
-__device__ float sigmoid(float x) {
-  return 1 / (1 + __expf(-x));
-}
-
 // f(gate, up) and its derivatives; plain activations take their input as `gate`.
 struct Value {
   float f, by_gate, by_up;

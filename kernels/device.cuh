@@ -125,4 +125,8 @@ __device__ inline T block_sum(T x) {
   return x;
 }
 
+__device__ inline float sigmoid(float x) {
+  return 1 / (1 + __expf(-x));
+}
+
 }  // namespace qplan::kernels

@@ -7,10 +7,6 @@
 namespace qplan::kernels {
 namespace {
 
-__device__ float sigmoid(float x) {
-  return 1 / (1 + __expf(-x));
-}
-
 __global__ void __launch_bounds__(kThreads)
     gate_kernel(bf16* y, const bf16* x, const bf16* gate, std::int64_t n) {
   const std::int64_t i = thread_index() * kVector;
@@ -39,42 +35,6 @@ __global__ void __launch_bounds__(kThreads)
   store(dgate + i, g);
 }
 
-// A warp a row.
-__global__ void __launch_bounds__(kThreads)
-    gate_rows_kernel(bf16* y, const bf16* x, const bf16* gate, std::int64_t rows,
-                     std::int64_t cols) {
-  const std::int64_t row = thread_index() / kWarp;
-  if (row >= rows) return;
-  const float share = sigmoid(static_cast<float>(gate[row]));
-  for (std::int64_t c = threadIdx.x % kWarp * kVector; c < cols; c += kWarp * kVector) {
-    Vector v = load(x + row * cols + c);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) v.x[j] *= share;
-    store(y + row * cols + c, v);
-  }
-}
-
-__global__ void __launch_bounds__(kThreads)
-    gate_rows_backward_kernel(bf16* dx, bf16* dgate, const bf16* dy, const bf16* x,
-                              const bf16* gate, std::int64_t rows, std::int64_t cols) {
-  const std::int64_t row = thread_index() / kWarp;
-  if (row >= rows) return;
-  const float share = sigmoid(static_cast<float>(gate[row]));
-  float product = 0;
-  for (std::int64_t c = threadIdx.x % kWarp * kVector; c < cols; c += kWarp * kVector) {
-    Vector d = load(dy + row * cols + c);
-    const Vector v = load(x + row * cols + c);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      product += d.x[j] * v.x[j];
-      d.x[j] *= share;
-    }
-    store(dx + row * cols + c, d);
-  }
-  product = warp_sum(product);
-  if (threadIdx.x % kWarp == 0) dgate[row] = __float2bfloat16_rn(product * share * (1 - share));
-}
-
 __global__ void __launch_bounds__(kThreads)
     copy_lines_kernel(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, std::int64_t rows,
                       std::int64_t cols) {
@@ -94,17 +54,6 @@ void gate_backward(bf16* dx, bf16* dgates, const bf16* dy, const bf16* x, const 
                    std::int64_t n, cudaStream_t stream) {
   gate_backward_kernel<<<blocks_for(n / kVector), kThreads, 0, stream>>>(dx, dgates, dy, x, gates,
                                                                          n);
-}
-
-void gate_rows(bf16* y, const bf16* x, const bf16* gates, std::int64_t rows, std::int64_t cols,
-               cudaStream_t stream) {
-  gate_rows_kernel<<<blocks_for(rows * kWarp), kThreads, 0, stream>>>(y, x, gates, rows, cols);
-}
-
-void gate_rows_backward(bf16* dx, bf16* dgates, const bf16* dy, const bf16* x, const bf16* gates,
-                        std::int64_t rows, std::int64_t cols, cudaStream_t stream) {
-  gate_rows_backward_kernel<<<blocks_for(rows * kWarp), kThreads, 0, stream>>>(dx, dgates, dy, x,
-                                                                               gates, rows, cols);
 }
 
 void copy_lines(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, std::int64_t rows,

@@ -1,14 +1,11 @@
 #pragma once
-// Where the parts of a projection's row are, and the functions of one number that gates share.
+// Where the parts of a projection's row are, and a function of one number that gates share.
 
 #include "kernels/device.cuh"
 #include "kernels/recurrent.h"
 
 namespace qplan::kernels {
 
-__device__ inline float sigmoid(float x) {
-  return 1 / (1 + expf(-x));
-}
 // log(1 + exp(x)), without overflow.
 __device__ inline float softplus(float x) {
   return fmaxf(x, 0) + log1pf(expf(-fabsf(x)));

@@ -22,8 +22,19 @@ from gpu_pool import GpuPool, ranks_of
 
 ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "zoo")
 BATCH = "gbs4 seq128"
+# Llama 4's parts, of which no built-in model is small. Scout's: norms of queries and keys, and chunks that leave 32 of
+# 128 tokens; Maverick's: two equal chunks, and every other layer has experts.
+LLAMA4 = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16,
+          "intermediate_size": 32, "intermediate_size_mlp": 128, "num_local_experts": 8, "vocab_size": 256,
+          "max_position_embeddings": 512, "rope_theta": 10000, "floor_scale": 16}
 # Of models that have no tiny one among the built-in: whose parts they have, and how large.
 SMALL = {
+    "tiny-scout": ("llama4-scout-17b-16e", {
+        **LLAMA4, "num_experts_per_tok": 2, "use_qk_norm": True, "attention_chunk_size": 48,
+        "no_rope_layers": [1, 1, 0, 0], "moe_layers": [1, 2]}),
+    "tiny-maverick": ("llama4-maverick-17b-128e", {
+        **LLAMA4, "num_experts_per_tok": 1, "use_qk_norm": False, "attention_chunk_size": 64,
+        "interleave_moe_layer_step": 2}),
     "tiny-next": ("qwen3-next-80b-a3b", {
         "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
         "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 40,
@@ -44,18 +55,6 @@ NARROW = [f"{words} precision=fp8".strip()
                         "dp2 zero3", "tp2", "tp2 sp", "tp2 sp recompute=full zero1", "pp2", "cp2", "cuda_graph")]
 GRAPHS = [f"{words} cuda_graph".strip()
           for words in ("", "mbs2 recompute=full", "dp2", "dp2 zero1 overlap=grad+param", "offload=optimizer:0.5")]
-# Llama 4's parts, of which no built-in model is small. Scout's: norms of queries and keys, and chunks that leave 32 of
-# 128 tokens; Maverick's: two equal chunks, and every other layer has experts.
-LLAMA4 = {"architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "hidden_size": 64,
-          "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16,
-          "intermediate_size": 32, "intermediate_size_mlp": 128, "num_local_experts": 8, "vocab_size": 256,
-          "max_position_embeddings": 512, "rope_theta": 10000, "floor_scale": 16}
-OWN_MODELS = {
-    "tiny-scout": {**LLAMA4, "num_experts_per_tok": 2, "use_qk_norm": True, "attention_chunk_size": 48,
-                   "no_rope_layers": [1, 1, 0, 0], "moe_layers": [1, 2]},
-    "tiny-maverick": {**LLAMA4, "num_experts_per_tok": 1, "use_qk_norm": False, "attention_chunk_size": 64,
-                      "interleave_moe_layer_step": 2},
-}
 PLANS = {
     "tiny": ["", "recompute=full", "recompute=selective", "mbs2", "offload=optimizer",
              *[f"dp2 {z}" for z in SHARDED], "dp2 zero1 overlap=grad+param", "dp2 zero3 recompute=full",
@@ -100,12 +99,9 @@ PLANS_OF_FOUR = {
 
 
 def model_file(folder, name):
-    if name in OWN_MODELS:
-        fields = dict(OWN_MODELS[name])
-    else:
-        built_in, sizes = SMALL.get(name, (name.replace("-tied", ""), {}))
-        with open(os.path.join(ZOO, built_in + ".json")) as file:
-            fields = {**json.load(file), **sizes}
+    built_in, sizes = SMALL.get(name, (name.replace("-tied", ""), {}))
+    with open(os.path.join(ZOO, built_in + ".json")) as file:
+        fields = {**json.load(file), **sizes}
     fields["tie_word_embeddings"] = name.endswith("-tied")
     path = os.path.join(folder, name + ".json")
     with open(path, "w") as file:

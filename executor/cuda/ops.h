@@ -107,6 +107,9 @@ inline kernels::RowOrder row_order(const CudaRank& rank) {
 kernels::bf16* bf16_of(const Tensor& tensor);
 float* float_of(const Tensor& tensor);
 
+// The parameter that an op is of.
+const PackedParameter& parameter_of(const CudaRank& rank, const Command& command);
+
 // The gradient of a parameter, in the last slot that its backward writes. Frozen: null.
 float* gradient_of(const CudaRank& rank, const Command& command, const PackedParameter& p);
 
