@@ -9,7 +9,7 @@
 #include "cli/page.h"
 #include "cli/plan_words.h"
 #include "planner/frameworks/emit.h"
-#include "planner/search/enumerate.h"
+#include "planner/rules/feasible.h"
 
 namespace qplan {
 namespace {
@@ -36,33 +36,24 @@ std::string without(const std::vector<std::string>& a, const std::vector<std::st
   return text;
 }
 
-// One plan's sentence for each rule: walks the space again until every rule has been met.
-void add_examples(const Job& job, const SearchSpace& space, std::vector<Refusal>& reasons) {
-  std::size_t missing = reasons.size();
+// What is said of a plan that breaks a rule, or a limit of the framework's files.
+std::string sentence_of(const Job& job, const SearchSpace& space, const std::string& rule,
+                        const ParallelPlan& plan) {
   ClusterLimits limits = job.limits();
-  limits.gpus = space.gpus;
+  limits.gpus = plan.world();
   const auto framework = files_of(job, space.job);
   const Json config = config_of(job);
-  for (const Skeleton& skeleton : skeletons(job.model, job.recipe(), job.hardware, space)) {
-    if (missing == 0) return;
-    each_plan(job.model, job.recipe(), job.hardware, space, skeleton, [&](const ParallelPlan& p) {
-      if (missing == 0) return;
-      std::string_view rule = broken_rule(job.model, p, job.recipe(), limits);
-      const Subject subject{job.model, config, p, job.framework, job.hardware.link.gpus_per_node};
-      const bool unwritten = rule.empty() && framework;
-      if (unwritten) rule = broken_limit(*framework, subject);
-      if (rule.empty()) return;
-      const auto reason = std::find_if(reasons.begin(), reasons.end(),
-                                       [&](const Refusal& r) { return r.rule == rule; });
-      if (reason == reasons.end() || !reason->example.empty()) return;
-      const auto why = unwritten ? why_inexpressible(*framework, subject, limits)
-                                 : why_infeasible(job.model, p, job.recipe(), limits);
-      const auto said =
-          std::find_if(why.begin(), why.end(), [&](const Infeasible& i) { return i.rule == rule; });
-      if (said != why.end()) reason->example = said->message;
-      --missing;
-    });
-  }
+  const bool written = broken_rule(job.model, plan, job.recipe(), limits) == rule;
+  if (!written && !framework) return "";
+  const auto why =
+      written
+          ? why_infeasible(job.model, plan, job.recipe(), limits)
+          : why_inexpressible(
+                *framework,
+                {job.model, config, plan, job.framework, job.hardware.link.gpus_per_node}, limits);
+  const auto said =
+      std::find_if(why.begin(), why.end(), [&](const Infeasible& i) { return i.rule == rule; });
+  return said == why.end() ? "" : said->message;
 }
 
 // What is left on the fullest stage, and what the host holds. A cache grows into what nobody else
@@ -165,18 +156,19 @@ std::string source_of_refusal(const Job& job, const SearchSpace& space, const st
 }
 
 std::vector<Refusal> refusals_of(const Job& job, const SearchSpace& space,
-                                 const std::map<std::string, std::int64_t>& refused) {
+                                 const std::map<std::string, Refused>& refused) {
   std::vector<Refusal> reasons;
-  for (const auto& [rule, count] : refused) reasons.push_back({rule, count, ""});
+  for (const auto& [rule, of_rule] : refused) {
+    const std::string example = sentence_of(job, space, rule, of_rule.example);
+    reasons.push_back({rule, of_rule.plans, in_notation(example, Notation::options)});
+  }
   std::stable_sort(reasons.begin(), reasons.end(),
                    [](const Refusal& a, const Refusal& b) { return a.count > b.count; });
-  add_examples(job, space, reasons);
-  for (Refusal& reason : reasons) reason.example = in_notation(reason.example, Notation::options);
   return reasons;
 }
 
 std::string rules_text(const Job& job, const SearchSpace& space,
-                       const std::map<std::string, std::int64_t>& refused) {
+                       const std::map<std::string, Refused>& refused) {
   std::string text;
   for (const Refusal& reason : refusals_of(job, space, refused)) {
     const std::string count = grouped(reason.count);

@@ -31,14 +31,14 @@ std::string source_of_refusal(const Job& job, const SearchSpace& space, const st
 struct Refusal {
   std::string rule;
   std::int64_t count = 0;
-  std::string example;  // empty: none was found
+  std::string example;  // empty: the rule alone says it
 };
 // The most frequent first.
 std::vector<Refusal> refusals_of(const Job& job, const SearchSpace& space,
-                                 const std::map<std::string, std::int64_t>& refused);
+                                 const std::map<std::string, Refused>& refused);
 
 // The same as text, each with who refuses.
 std::string rules_text(const Job& job, const SearchSpace& space,
-                       const std::map<std::string, std::int64_t>& refused);
+                       const std::map<std::string, Refused>& refused);
 
 }  // namespace qplan

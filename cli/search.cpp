@@ -121,7 +121,7 @@ std::string pareto_text(const Job& job, const SearchResult& result) {
 std::string counts_text(const Job& job, const SearchQuestion& question,
                         const SearchResult& result) {
   std::int64_t refused = 0;
-  for (const auto& [rule, count] : result.infeasible) refused += count;
+  for (const auto& [rule, of_rule] : result.infeasible) refused += of_rule.plans;
   std::string text = wrapped(
       fmt::format(
           "{} plans considered: {} against a rule, {} out of memory, {} bounded out (cannot "

@@ -214,10 +214,10 @@ std::string nothing_text(const Searched& searched) {
   const SearchResult& result = searched.found.result;
   std::string_view rule;
   std::int64_t most = 0, refused = 0;
-  for (const auto& [id, count] : result.infeasible) {
-    refused += count;
-    if (count <= most) continue;
-    most = count;
+  for (const auto& [id, of_rule] : result.infeasible) {
+    refused += of_rule.plans;
+    if (of_rule.plans <= most) continue;
+    most = of_rule.plans;
     rule = id;
   }
   std::string text =

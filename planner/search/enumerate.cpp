@@ -269,8 +269,9 @@ std::vector<Word> turning(const std::vector<Word>& words, ParallelPlan& plan) {
 }
 
 // All combinations, the last word turning fastest.
+template <class Visit>
 void walk(const std::vector<Word>& words, std::size_t depth, ParallelPlan& plan,
-          const std::function<void(const ParallelPlan&)>& visit) {
+          const Visit& visit) {
   if (depth == words.size()) {
     visit(plan);
     return;
@@ -326,9 +327,25 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
   return result;
 }
 
+struct Family::Words {
+  std::vector<Word> turning;
+};
+
+void each_plan(const Family& family, const std::function<void(const ParallelPlan&)>& visit) {
+  ParallelPlan plan = family.least;
+  walk(family.words->turning, 0, plan, visit);
+}
+
 void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
-               const SearchSpace& space, const Skeleton& k,
+               const SearchSpace& space, const Skeleton& skeleton,
                const std::function<void(const ParallelPlan&)>& visit) {
+  each_family(model, recipe, hardware, space, skeleton,
+              [&](const Family& family) { each_plan(family, visit); });
+}
+
+void each_family(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
+                 const SearchSpace& space, const Skeleton& k,
+                 const std::function<void(const Family&)>& visit) {
   ParallelPlan p =
       default_plan(model, recipe, space.gpus, space.job.global_batch_size, space.job.seq_len);
   p.tp = k.tp;
@@ -340,12 +357,26 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
   });
   p.grad_dtype = default_grad_dtype(recipe, p.precision);
 
+  // Words that nobody chooses for: their default, or what was asked for.
+  const auto others = [&](bool only_states) {
+    std::vector<Word> words;
+    for_each_word([&](const auto& row) {
+      using T = typename std::decay_t<decltype(row)>::Value;
+      if (is_of_job(row.given) || has_choices_of_its_own(row.member)) return;
+      if ((row.touches == kStates) != only_states) return;
+      words.push_back(
+          word(or_default(space[row.member], {p.*row.member}),
+               [member = row.member](ParallelPlan& plan, const T& v) { plan.*member = v; }));
+    });
+    return words;
+  };
+
   const std::vector<bool> sps =
       k.tp == 1 ? std::vector<bool>{false}
                 : or_default(space[&P::sequence_parallel], sequence_splits(model, recipe));
   std::vector<CpComm> cp_comms = {CpComm::p2p};
   if (k.cp > 1) cp_comms = or_default(space[&P::cp_comm], members(recipe.can.cp_exchanges));
-  std::vector<Word> words = {
+  std::vector<Word> of_family = {
       word(expert_layouts(model, recipe, space, k),
            [](ParallelPlan& plan, const ExpertLayout& e) {
              plan.ep = e.ep;
@@ -356,35 +387,18 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
            [](ParallelPlan& plan, std::int64_t v) { plan.micro_batch_size = v; }),
       word(sps, [](ParallelPlan& plan, bool v) { plan.sequence_parallel = v; }),
       word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
-      Word{},  // recompute, which the chunks decide
   };
-  const std::size_t recompute_place = words.size() - 1;
-  // Words that nobody chooses for: their default, or what was asked for. First those that forward
-  // and backward depend on, then those that only move states around: what was folded before serves
-  // them all.
-  const auto add_others = [&](bool only_states) {
-    for_each_word([&](const auto& row) {
-      using T = typename std::decay_t<decltype(row)>::Value;
-      if (is_of_job(row.given) || has_choices_of_its_own(row.member)) return;
-      if ((row.touches == kStates) != only_states) return;
-      words.push_back(
-          word(or_default(space[row.member], {p.*row.member}),
-               [member = row.member](ParallelPlan& plan, const T& v) { plan.*member = v; }));
-    });
-  };
-  add_others(false);
-  words.push_back(
+  for (Word& w : others(false)) of_family.push_back(std::move(w));
+  of_family.push_back(
       word(or_default(space[&P::loss], {p.loss}), [&recipe](ParallelPlan& plan, LossKind v) {
         plan.loss = loss_word(v, plan.deterministic, recipe);
       }));
-  words.back().reads_others = true;
-  const std::size_t sharding_place = words.size();
-  words.emplace_back();  // sharding, which the schedule decides
-  words.push_back(word(or_default(space[&P::fsdp_shard], shard_sets(recipe, hardware, k)),
-                       [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }));
-  words.push_back(word(or_default(space[&P::offload], offload_choices(recipe)),
-                       [](ParallelPlan& plan, const Offload& v) { plan.offload = v; }));
-  add_others(true);
+  of_family.back().reads_others = true;
+
+  const Word shard_set = word(or_default(space[&P::fsdp_shard], shard_sets(recipe, hardware, k)),
+                              [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; });
+  const Word offload = word(or_default(space[&P::offload], offload_choices(recipe)),
+                            [](ParallelPlan& plan, const Offload& v) { plan.offload = v; });
 
   for (const Chunking& chunking : chunkings(model, recipe, space, k.pp)) {
     p.schedule = chunking.schedule;
@@ -395,11 +409,17 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       p.pipeline_layout = stage_layers(model, p);
     }
     const int per_chunk = std::max(1, static_cast<int>(model.num_layers) / stages);
-    words[recompute_place] =
+    p.recompute = {};
+    const std::vector<Word> turn = turning(of_family, p);
+    // First what is recomputed, then the words that only move states around: what was folded before
+    // serves them all.
+    std::vector<Word> inside = {
         word(or_default(space[&P::recompute], recompute_choices(model, recipe, per_chunk)),
-             [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
-    words[sharding_place] = sharding_word(sharding(recipe, space, p));
-    walk(turning(words, p), 0, p, visit);
+             [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; }),
+        sharding_word(sharding(recipe, space, p)), shard_set, offload};
+    for (Word& w : others(true)) inside.push_back(std::move(w));
+    const auto words = std::make_shared<const Family::Words>(Family::Words{turning(inside, p)});
+    walk(turn, 0, p, [&](const ParallelPlan& least) { visit({least, words}); });
   }
 }
 

@@ -3,6 +3,7 @@
 // cannot matter (a context-parallel algorithm on one rank) keeps its default.
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "planner/search/search.h"
@@ -16,7 +17,24 @@ struct Skeleton {
 std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
                                 const HardwareProfile& hardware, const SearchSpace& space);
 
-// Calls visit(plan) for every plan of a skeleton.
+// Plans that run the same on the same ranks, but for what they recompute and where their states
+// live.
+struct Family {
+  // Does no more than any of them: where they may recompute nothing, it does not; as for states,
+  // any may be meant.
+  ParallelPlan least;
+  struct Words;
+  std::shared_ptr<const Words> words;  // in which its plans differ
+};
+
+// Calls visit(family) for every family of a skeleton. Their plans, one family after the other, are
+// the plans of the skeleton.
+void each_family(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
+                 const SearchSpace& space, const Skeleton& skeleton,
+                 const std::function<void(const Family&)>& visit);
+
+// Calls visit(plan) for every plan of a family, or of a skeleton.
+void each_plan(const Family& family, const std::function<void(const ParallelPlan&)>& visit);
 void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
                const SearchSpace& space, const Skeleton& skeleton,
                const std::function<void(const ParallelPlan&)>& visit);

@@ -47,10 +47,16 @@ struct RankedPlan {
   Bytes device_peak;
 };
 
+struct Refused {
+  std::int64_t plans = 0;
+  ParallelPlan example;  // the first as enumerated
+  bool operator==(const Refused&) const = default;
+};
+
 struct SearchResult {
   std::vector<RankedPlan> plans;   // best first, at most `top`
   std::vector<RankedPlan> pareto;  // of simulated plans: none better in both time and memory
-  std::map<std::string, std::int64_t> infeasible;  // rule -> plans
+  std::map<std::string, Refused> infeasible;  // by rule
   // They sum to the first, with `infeasible`. Whether a plan fits is not asked where its computing
   // alone takes longer than the best steps found.
   std::int64_t considered = 0, out_of_memory = 0, bounded_out = 0, simulated = 0;

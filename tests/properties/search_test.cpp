@@ -18,9 +18,10 @@ namespace {
 
 using P = ParallelPlan;
 
-std::int64_t total(const std::map<std::string, std::int64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& entry) { return sum + entry.second; });
+std::int64_t total(const std::map<std::string, Refused>& refused) {
+  return std::accumulate(
+      refused.begin(), refused.end(), std::int64_t{0},
+      [](std::int64_t sum, const auto& entry) { return sum + entry.second.plans; });
 }
 
 // A small random job: a model, a recipe, some GPUs and a few free words.
@@ -219,6 +220,49 @@ TEST_CASE("whatever a sifter has seen, it says of a plan what the cost model say
     }
   }
   CHECK(compared > 10 * test_rounds(40));
+}
+
+TEST_CASE("no plan of a family does less than the family's least") {
+  RandomPlans random(37);
+  const std::vector<std::string> of_other_kinds = {"moonlight-16b-a3b", "qwen3-next-80b-a3b",
+                                                   "nemotron-h-8b", "llama4-scout-17b-16e"};
+  std::int64_t compared = 0, recomputing = 0;
+  for (int round = 0; round < test_rounds(40); ++round) {
+    Job job = random_job(random);
+    if (round % 2 == 1) job.name = random.pick(of_other_kinds);
+    job.model = load_model(job.name);
+    job.space[&P::recompute] = {};  // all that there is
+    job.space[&P::offload] = {};
+    CAPTURE(round);
+    CAPTURE(job.name);
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    const ClusterLimits limits{job.space.gpus, job.hardware.gpu.compute_capability};
+    for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
+      PlanSifter sifter(cost);
+      const auto of_family = [&](const Family& family) {
+        std::vector<ParallelPlan> plans;
+        each_plan(family, [&](const ParallelPlan& plan) {
+          if (broken_rule(job.model, plan, *job.recipe, limits).empty()) plans.push_back(plan);
+        });
+        if (plans.empty()) return;
+        ParallelPlan least = plans.front();
+        least.recompute = family.least.recompute;
+        const StepBound bound = sifter.own_work_bound(least);
+        for (const ParallelPlan& plan : plans) {
+          CAPTURE(to_string(plan));
+          const StepBound own = sifter.own_work_bound(plan);
+          constexpr double kRounding = 1 + 1e-12;
+          CHECK(bound.step <= own.step * kRounding);
+          CHECK(bound.evened <= own.evened * kRounding);
+          ++compared;
+          recomputing += own.step > bound.step ? 1 : 0;
+        }
+      };
+      each_family(job.model, *job.recipe, job.hardware, job.space, skeleton, of_family);
+    }
+  }
+  CHECK(compared > 50 * test_rounds(40));
+  CHECK(recomputing > compared / 10);
 }
 
 TEST_CASE(

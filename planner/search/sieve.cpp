@@ -1,0 +1,250 @@
+#include "planner/search/sieve.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/search/parallel_for.h"
+
+namespace qplan {
+
+Rules::Rules(const CostModel& cost, const SearchSpace& space, const SearchOptions& options)
+    : cost_(cost),
+      options_(options),
+      limits_(limits_of(cost.hardware(), space.gpus, cost.kinds())) {}
+
+std::string_view Rules::broken(const ParallelPlan& plan) const {
+  const std::string_view rule = broken_rule(cost_.model(), plan, cost_.recipe(), limits_);
+  return rule.empty() && options_.refuses ? options_.refuses(plan) : rule;
+}
+
+bool Ruled::allows(const Rules& rules, const ParallelPlan& plan) {
+  ++considered;
+  const std::string_view rule = rules.broken(plan);
+  if (rule.empty()) return true;
+  const auto [refused, first] = infeasible.try_emplace(rule);
+  if (first) refused->second.example = plan;
+  ++refused->second.plans;
+  return false;
+}
+
+Ruled ask_rules(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
+                const Skeleton& skeleton) {
+  const Rules rules(cost, space, options);
+  PlanSifter sifter(cost);
+  Ruled ruled;
+  const auto of_family = [&](const Family& family) {
+    std::vector<bool> allowed;
+    std::optional<ParallelPlan> least;
+    each_plan(family, [&](const ParallelPlan& plan) {
+      allowed.push_back(ruled.allows(rules, plan));
+      if (allowed.back() && !least) least = plan;
+    });
+    if (!least) return;
+    least->recompute = family.least.recompute;
+    ruled.families.push_back({family, std::move(allowed), sifter.own_work_bound(*least)});
+  };
+  each_family(cost.model(), cost.recipe(), cost.hardware(), space, skeleton, of_family);
+  return ruled;
+}
+
+void Found::misfit(const Allowed& plan) {
+  ++out_of_memory;
+  if (smallest && smallest->device_peak <= plan.device_peak) return;
+  smallest = RankedPlan{plan.plan, Seconds(0), plan.device_peak};
+}
+
+bool may_be_evened(const ParallelPlan& plan) {
+  return plan.pp > 1 && plan.schedule != ScheduleKind::dualpipe && plan.recompute.layers == 0;
+}
+
+void weigh(const CostModel& cost, const SearchOptions& options, PlanSifter& sifter,
+           Allowed& allowed) {
+  if (allowed.room != Room::unknown) return;
+  const PlanSifter::Check check = sifter.check(allowed.plan);
+  const bool fits = check.fits && check.device_peak + options.beside <= cost.capacity();
+  allowed.device_peak = check.device_peak;
+  allowed.room = fits ? Room::fits : Room::too_small;
+}
+
+void Sieve::judge(const BoundedFamily& family, PlanNumber number) {
+  std::size_t place = 0;
+  each_plan(family.family, [&](const ParallelPlan& plan) {
+    if (family.allowed[place]) judge(plan, number + place);
+    ++place;
+  });
+}
+
+void Sieve::judge(const ParallelPlan& plan, PlanNumber number) {
+  if (sifter_.look_at(plan)) begin();
+  Allowed allowed{plan};
+  if (weighs_) weigh(cost_, options_, sifter_, allowed);
+  if (allowed.room == Room::too_small) return found_.misfit(allowed);
+  if (!fits_) found_.siblings.push_back({{}, sifter_.own_work_bound(plan), number});
+  fits_ = true;
+  found_.siblings.back().plans.push_back(&found_.allowed.emplace_back(std::move(allowed)));
+}
+
+// The siblings before are all there.
+void Sieve::begin() {
+  constexpr int kNowAndThen = 16;
+  if (weighs_) unweighed_ = fits_ ? 0 : kNowAndThen;
+  weighs_ = ++unweighed_ > kNowAndThen;
+  fits_ = false;
+}
+
+BestTimes::BestTimes(int wanted) : wanted_(static_cast<std::size_t>(std::max(wanted, 1))) {}
+
+void BestTimes::add(Seconds time) {
+  times_.insert(std::upper_bound(times_.begin(), times_.end(), time), time);
+  if (times_.size() > wanted_) times_.pop_back();
+}
+
+ByBound::ByBound(const CostModel& cost, const SearchOptions& options,
+                 const std::vector<BoundedFamily>& families, std::deque<Found> found)
+    : cost_(cost),
+      options_(options),
+      families_(families),
+      threads_(thread_count(options.threads)),
+      looked_at_(families.size(), false),
+      found_(std::move(found)) {
+  std::vector<Bounded<std::size_t>> unseen;
+  unseen.reserve(families.size());
+  for (std::size_t i = 0; i < families.size(); ++i)
+    unseen.push_back({families[i].bound.step, i, i});
+  unseen_ = Heap<std::size_t>({}, std::move(unseen));
+  for (const Found& there : found_) wait_for(there);
+}
+
+void ByBound::wait_for(const Found& found) {
+  for (const Siblings& siblings : found.siblings) {
+    waiting_.push({siblings.own_work.step, siblings.number, &siblings});
+  }
+}
+
+std::optional<ByBound::BoundedPlan> ByBound::first(const BestTimes& best) {
+  const auto comes_first = [&](const auto& heap, const auto&... others) {
+    return !heap.empty() && !hopeless(heap.top().bound, best) &&
+           ((others.empty() || heap.top().bound <= others.top().bound) && ...);
+  };
+  for (;;) {
+    if (comes_first(unseen_, waiting_, bounded_)) {
+      look_at_next();
+    } else if (comes_first(waiting_, bounded_)) {
+      ask_next();
+    } else if (comes_first(bounded_)) {
+      return bounded_.top();
+    } else {
+      return std::nullopt;
+    }
+  }
+}
+
+namespace {
+
+// Several pieces of work as few parts, of which each takes neighbours: those that were enumerated
+// near each other share what a sifter remembers. Calls run(part, first, end).
+template <class Run>
+std::size_t in_parts(std::size_t count, int threads, Run run) {
+  constexpr std::size_t kParts = 8;
+  const std::size_t near = (count + kParts - 1) / kParts;
+  const std::size_t parts = near == 0 ? 0 : (count + near - 1) / near;
+  parallel_for(parts, threads, [&](std::size_t part) {
+    run(part, part * near, std::min(count, (part + 1) * near));
+  });
+  return parts;
+}
+
+// How many to take next: of more at once the less comes of them.
+std::size_t next_count(std::size_t now, bool came_to_something) {
+  constexpr std::size_t kMost = 8192;
+  return came_to_something ? kFewestAtOnce : std::min(2 * now, kMost);
+}
+
+template <class What>
+std::vector<What> take(std::priority_queue<ByBound::Bounded<What>>& heap, std::size_t count) {
+  std::vector<ByBound::Bounded<What>> batch;
+  for (; batch.size() < count && !heap.empty(); heap.pop()) batch.push_back(heap.top());
+  std::sort(batch.begin(), batch.end(),
+            [](const auto& a, const auto& b) { return a.number < b.number; });
+  std::vector<What> taken;
+  for (const auto& of : batch) taken.push_back(of.what);
+  return taken;
+}
+
+}  // namespace
+
+void ByBound::look_at(const std::vector<std::size_t>& families) {
+  std::vector<Found> found(families.size());
+  found.resize(in_parts(families.size(), threads_,
+                        [&](std::size_t part, std::size_t first, std::size_t end) {
+                          Sieve sieve(cost_, options_);
+                          for (std::size_t i = first; i < end; ++i) {
+                            sieve.judge(families_[families[i]], families[i] * kMostOfFamily);
+                          }
+                          found[part] = sieve.take();
+                        }));
+  for (const std::size_t family : families) looked_at_[family] = true;
+  bool any = false;
+  for (Found& of_part : found) {
+    any |= !of_part.siblings.empty();
+    wait_for(found_.emplace_back(std::move(of_part)));
+  }
+  families_at_once_ = next_count(families_at_once_, any);
+}
+
+void ByBound::look_at_next() {
+  std::vector<std::size_t> next = take(unseen_, families_at_once_);
+  std::erase_if(next, [&](std::size_t family) { return looked_at_[family]; });
+  look_at(next);
+}
+
+void ByBound::ask_next() {
+  const std::vector<const Siblings*> batch = take(waiting_, at_once_);
+  std::vector<std::vector<BoundedPlan>> asked(batch.size());
+  in_parts(batch.size(), threads_, [&](std::size_t part, std::size_t first, std::size_t end) {
+    PlanSifter sifter(cost_);
+    for (std::size_t i = first; i < end; ++i) {
+      for (std::size_t k = 0; k < batch[i]->plans.size(); ++k) {
+        Allowed* const plan = batch[i]->plans[k];
+        weigh(cost_, options_, sifter, *plan);
+        if (plan->room != Room::fits) continue;
+        asked[part].push_back({cost_.lower_bound(plan->plan).step, batch[i]->number + k, plan});
+      }
+    }
+  });
+  bool any = false;
+  for (const auto& part : asked) {
+    for (const BoundedPlan& plan : part) bounded_.push(plan);
+    any |= !part.empty();
+  }
+  at_once_ = next_count(at_once_, any);
+}
+
+std::vector<const Siblings*> ByBound::worth_evening(const BestTimes& best) {
+  const auto hopeful = [&](const ParallelPlan& plan, const StepBound& bound) {
+    return may_be_evened(plan) && !(options_.prune && best.rules_out(bound.evened, kFewest));
+  };
+  std::vector<std::size_t> unseen;
+  for (std::size_t i = 0; i < families_.size(); ++i) {
+    if (!looked_at_[i] && hopeful(families_[i].family.least, families_[i].bound)) {
+      unseen.push_back(i);
+    }
+  }
+  look_at(unseen);
+  std::vector<const Siblings*> result;
+  for (const Found& found : found_) {
+    for (const Siblings& siblings : found.siblings) {
+      if (hopeful(siblings.plans.front()->plan, siblings.own_work)) result.push_back(&siblings);
+    }
+  }
+  std::sort(result.begin(), result.end(),
+            [](const Siblings* a, const Siblings* b) { return a->number < b->number; });
+  return result;
+}
+
+double ByBound::progress() const {
+  if (families_.empty()) return 1;
+  return 1 - static_cast<double>(unseen_.size()) / static_cast<double>(families_.size());
+}
+
+}  // namespace qplan
