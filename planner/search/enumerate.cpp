@@ -419,7 +419,8 @@ void each_family(const ModelSpec& model, const Recipe& recipe, const HardwarePro
         sharding_word(sharding(recipe, space, p)), shard_set, offload};
     for (Word& w : others(true)) inside.push_back(std::move(w));
     const auto words = std::make_shared<const Family::Words>(Family::Words{turning(inside, p)});
-    walk(turn, 0, p, [&](const ParallelPlan& least) { visit({least, words}); });
+    std::size_t place = 0;
+    walk(turn, 0, p, [&](const ParallelPlan& least) { visit({least, words, place++}); });
   }
 }
 

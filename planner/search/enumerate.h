@@ -2,6 +2,7 @@
 // The plans of a search space, one by one, in a fixed order. Only distinct plans: a word that
 // cannot matter (a context-parallel algorithm on one rank) keeps its default.
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -25,6 +26,7 @@ struct Family {
   ParallelPlan least;
   struct Words;
   std::shared_ptr<const Words> words;  // in which its plans differ
+  std::size_t place = 0;  // among the families of its schedule and chunks, which are the same ones
 };
 
 // Calls visit(family) for every family of a skeleton. Their plans, one family after the other, are

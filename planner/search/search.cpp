@@ -91,9 +91,9 @@ std::deque<Found> even_out(const CostModel& cost, const SearchSpace& space,
       PlanNumber number = hopeful[i]->number;
       for (Allowed* const uneven : hopeful[i]->plans) {
         ++number;
+        if (!worth_evening(cost, uneven->plan, best, options.prune)) continue;
         weigh(cost, options, sifter, *uneven);
         if (uneven->room != Room::fits) continue;
-        if (!worth_evening(cost, uneven->plan, best, options.prune)) continue;
         ParallelPlan plan = uneven->plan;
         plan.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
         if (plan.pipeline_layout.empty()) continue;
@@ -161,10 +161,9 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
               std::back_inserter(families));
   }
   BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
-  ByBound queue(cost, options, families, {});
+  ByBound queue(cost, options, std::move(families), {});
   std::vector<Candidate> simulated = simulate(cost, options, queue, best);
-  const std::vector<BoundedFamily> none;
-  ByBound even(cost, options, none, even_out(cost, space, options, queue, best, result));
+  ByBound even(cost, options, {}, even_out(cost, space, options, queue, best, result));
   std::vector<Candidate> evened = simulate(cost, options, even, best);
   std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
   count_misfits(queue.found(), result);

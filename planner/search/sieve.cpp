@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/program/step_program.h"
 #include "planner/search/parallel_for.h"
 
 namespace qplan {
@@ -27,21 +28,59 @@ bool Ruled::allows(const Rules& rules, const ParallelPlan& plan) {
   return false;
 }
 
+namespace {
+
+// What a step takes at least if all pipeline ranks work alike, of families that differ in their
+// schedule and chunks alone; they follow each other in the same order under each. A backward in two
+// parts is other work than a whole one, and beside a forward communication counts for nothing.
+class EvenWork {
+ public:
+  // Of the family that a skeleton's schedule has at this place.
+  std::optional<Seconds>& of(const ScheduleShape& schedule, std::size_t place) {
+    auto& known = known_[{backward_form(schedule.kind), schedule.pairs}];
+    if (known.size() <= place) known.resize(place + 1);
+    return known[place];
+  }
+
+ private:
+  std::map<std::pair<BackwardForm, bool>, std::vector<std::optional<Seconds>>> known_;
+};
+
+constexpr double kRounding = 1e-9;  // sums of the same blocks in another order
+
+}  // namespace
+
 Ruled ask_rules(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
                 const Skeleton& skeleton) {
   const Rules rules(cost, space, options);
   PlanSifter sifter(cost);
+  EvenWork even_work;
   Ruled ruled;
+  // Communication may vanish beside compute, if a plan runs it so.
+  const auto hides_more = [&](const ParallelPlan& a, const ParallelPlan& b) {
+    return a.overlap != b.overlap && schedule_shape(a, cost.recipe()).pairs &&
+           !schedule_shape(b, cost.recipe()).pairs;
+  };
   const auto of_family = [&](const Family& family) {
     std::vector<bool> allowed;
     std::optional<ParallelPlan> least;
     each_plan(family, [&](const ParallelPlan& plan) {
       allowed.push_back(ruled.allows(rules, plan));
-      if (allowed.back() && !least) least = plan;
+      if (allowed.back() && (!least || hides_more(plan, *least))) least = plan;
     });
     if (!least) return;
     least->recompute = family.least.recompute;
-    ruled.families.push_back({family, std::move(allowed), sifter.own_work_bound(*least)});
+    BoundedFamily bounded{{std::move(*least), family.words}, std::move(allowed), {}, false};
+    std::optional<Seconds>& even =
+        even_work.of(schedule_shape(bounded.family.least, cost.recipe()), family.place);
+    if (even) {
+      bounded.bound = {*even, *even, 1};
+    } else {
+      bounded.bound = sifter.own_work_bound(bounded.family.least);
+      bounded.of_schedule = true;
+      even = bounded.bound.evened * (1 - kRounding);
+    }
+    ruled.families.push_back(std::move(bounded));
   };
   each_family(cost.model(), cost.recipe(), cost.hardware(), space, skeleton, of_family);
   return ruled;
@@ -100,17 +139,18 @@ void BestTimes::add(Seconds time) {
 }
 
 ByBound::ByBound(const CostModel& cost, const SearchOptions& options,
-                 const std::vector<BoundedFamily>& families, std::deque<Found> found)
+                 std::vector<BoundedFamily> families, std::deque<Found> found)
     : cost_(cost),
       options_(options),
-      families_(families),
+      families_(std::move(families)),
       threads_(thread_count(options.threads)),
-      looked_at_(families.size(), false),
+      looked_at_(families_.size(), false),
       found_(std::move(found)) {
   std::vector<Bounded<std::size_t>> unseen;
-  unseen.reserve(families.size());
-  for (std::size_t i = 0; i < families.size(); ++i)
-    unseen.push_back({families[i].bound.step, i, i});
+  unseen.reserve(families_.size());
+  for (std::size_t i = 0; i < families_.size(); ++i) {
+    unseen.push_back({families_[i].bound.step, i, i});
+  }
   unseen_ = Heap<std::size_t>({}, std::move(unseen));
   for (const Found& there : found_) wait_for(there);
 }
@@ -174,6 +214,7 @@ std::vector<What> take(std::priority_queue<ByBound::Bounded<What>>& heap, std::s
 }  // namespace
 
 void ByBound::look_at(const std::vector<std::size_t>& families) {
+  if (families.empty()) return;
   std::vector<Found> found(families.size());
   found.resize(in_parts(families.size(), threads_,
                         [&](std::size_t part, std::size_t first, std::size_t end) {
@@ -192,10 +233,25 @@ void ByBound::look_at(const std::vector<std::size_t>& families) {
   families_at_once_ = next_count(families_at_once_, any);
 }
 
+void ByBound::bound(const std::vector<std::size_t>& families) {
+  in_parts(families.size(), threads_, [&](std::size_t, std::size_t first, std::size_t end) {
+    PlanSifter sifter(cost_);
+    for (std::size_t i = first; i < end; ++i) {
+      BoundedFamily& family = families_[families[i]];
+      family.bound = sifter.own_work_bound(family.family.least);
+      family.of_schedule = true;
+    }
+  });
+  for (const std::size_t i : families) unseen_.push({families_[i].bound.step, i, i});
+}
+
 void ByBound::look_at_next() {
   std::vector<std::size_t> next = take(unseen_, families_at_once_);
   std::erase_if(next, [&](std::size_t family) { return looked_at_[family]; });
-  look_at(next);
+  const auto bounded = std::stable_partition(
+      next.begin(), next.end(), [&](std::size_t family) { return !families_[family].of_schedule; });
+  bound({next.begin(), bounded});
+  look_at({bounded, next.end()});
 }
 
 void ByBound::ask_next() {

@@ -47,9 +47,12 @@ struct Siblings {
 
 // A family of which the rules allow some plan.
 struct BoundedFamily {
-  Family family;
+  Family family;              // whose least plan is one that the rules allow, but for recomputation
   std::vector<bool> allowed;  // its plans, in turn
   StepBound bound;            // no plan of it can undercut
+  // Whether the bound is of the family's own schedule; else of the work alone, as other schedules
+  // have it, too.
+  bool of_schedule = false;
 };
 
 // The rules of a plan's recipe and cluster, and whatever else the search refuses.
@@ -156,8 +159,8 @@ class ByBound {
   using BoundedPlan = Bounded<const Allowed*>;
 
   // `found`: what was looked at already.
-  ByBound(const CostModel& cost, const SearchOptions& options,
-          const std::vector<BoundedFamily>& families, std::deque<Found> found);
+  ByBound(const CostModel& cost, const SearchOptions& options, std::vector<BoundedFamily> families,
+          std::deque<Found> found);
 
   // The next plan; nothing when there are no more, or none that `best` does not rule out.
   std::optional<BoundedPlan> first(const BestTimes& best);
@@ -179,6 +182,7 @@ class ByBound {
   [[nodiscard]] bool hopeless(Seconds bound, const BestTimes& best) const {
     return options_.prune && best.rules_out(bound);
   }
+  void bound(const std::vector<std::size_t>& families);
   void look_at(const std::vector<std::size_t>& families);
   void look_at_next();
   void ask_next();
@@ -186,7 +190,7 @@ class ByBound {
 
   const CostModel& cost_;
   const SearchOptions& options_;
-  const std::vector<BoundedFamily>& families_;
+  std::vector<BoundedFamily> families_;
   int threads_;
   std::vector<bool> looked_at_;  // of the families
   std::deque<Found> found_;

@@ -10,6 +10,7 @@
 #include "planner/rules/feasible.h"
 #include "planner/search/default_batch.h"
 #include "planner/search/enumerate.h"
+#include "planner/search/sieve.h"
 #include "tests/properties/random_plans.h"
 
 using namespace qplan;
@@ -222,47 +223,50 @@ TEST_CASE("whatever a sifter has seen, it says of a plan what the cost model say
   CHECK(compared > 10 * test_rounds(40));
 }
 
-TEST_CASE("no plan of a family does less than the family's least") {
+TEST_CASE("no plan of a family does less than the family's bound says") {
   RandomPlans random(37);
   const std::vector<std::string> of_other_kinds = {"moonlight-16b-a3b", "qwen3-next-80b-a3b",
                                                    "nemotron-h-8b", "llama4-scout-17b-16e"};
-  std::int64_t compared = 0, recomputing = 0;
+  std::int64_t compared = 0, above = 0, shared = 0, families = 0;
   for (int round = 0; round < test_rounds(40); ++round) {
     Job job = random_job(random);
     if (round % 2 == 1) job.name = random.pick(of_other_kinds);
     job.model = load_model(job.name);
     job.space[&P::recompute] = {};  // all that there is
     job.space[&P::offload] = {};
+    if (round % 4 == 0) {
+      const auto grad = set_of(OverlapKind::grad),
+                 both = set_of(OverlapKind::grad, OverlapKind::ep);
+      job.space[&P::overlap] = {grad, both};
+      job.space[&P::schedule] = {ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
+                                 ScheduleKind::zb_h1, ScheduleKind::dualpipe};
+    }
     CAPTURE(round);
     CAPTURE(job.name);
     const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
-    const ClusterLimits limits{job.space.gpus, job.hardware.gpu.compute_capability};
     for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
       PlanSifter sifter(cost);
-      const auto of_family = [&](const Family& family) {
-        std::vector<ParallelPlan> plans;
-        each_plan(family, [&](const ParallelPlan& plan) {
-          if (broken_rule(job.model, plan, *job.recipe, limits).empty()) plans.push_back(plan);
-        });
-        if (plans.empty()) return;
-        ParallelPlan least = plans.front();
-        least.recompute = family.least.recompute;
-        const StepBound bound = sifter.own_work_bound(least);
-        for (const ParallelPlan& plan : plans) {
+      for (const BoundedFamily& f : ask_rules(cost, job.space, {}, skeleton).families) {
+        ++families;
+        shared += f.of_schedule ? 0 : 1;
+        std::size_t place = 0;
+        each_plan(f.family, [&](const ParallelPlan& plan) {
+          if (!f.allowed[place++]) return;
           CAPTURE(to_string(plan));
           const StepBound own = sifter.own_work_bound(plan);
           constexpr double kRounding = 1 + 1e-12;
-          CHECK(bound.step <= own.step * kRounding);
-          CHECK(bound.evened <= own.evened * kRounding);
+          CHECK(f.bound.step <= own.step * kRounding);
+          CHECK(f.bound.evened <= own.evened * kRounding);
           ++compared;
-          recomputing += own.step > bound.step ? 1 : 0;
-        }
-      };
-      each_family(job.model, *job.recipe, job.hardware, job.space, skeleton, of_family);
+          above += own.step > f.bound.step * 1.01 ? 1 : 0;
+        });
+        CHECK(place == f.allowed.size());
+      }
     }
   }
   CHECK(compared > 50 * test_rounds(40));
-  CHECK(recomputing > compared / 10);
+  CHECK(above > compared / 10);
+  CHECK(shared > families / 10);
 }
 
 TEST_CASE(
