@@ -8,6 +8,7 @@
 
 #include "cli/page.h"
 #include "cli/plan_words.h"
+#include "executor/gpu_limits.h"
 #include "planner/frameworks/emit.h"
 #include "planner/rules/feasible.h"
 
@@ -41,6 +42,7 @@ std::string sentence_of(const Job& job, const SearchSpace& space, const std::str
                         const ParallelPlan& plan) {
   ClusterLimits limits = job.limits();
   limits.gpus = plan.world();
+  if (rule == kCudaBackendRule) return unexecuted_on_gpu(job.model, plan).value_or("");
   const auto framework = files_of(job, space.job);
   const Json config = config_of(job);
   const bool written = broken_rule(job.model, plan, job.recipe(), limits) == rule;
@@ -147,6 +149,7 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
 }
 
 std::string source_of_refusal(const Job& job, const SearchSpace& space, const std::string& rule) {
+  if (rule == kCudaBackendRule) return "qplan: executor/gpu_limits.cpp";
   std::string source = source_of_rule(rule, job.framework);
   const auto framework = files_of(job, space.job);
   if (source.empty() && framework) {

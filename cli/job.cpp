@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "executor/gpu_limits.h"
 #include "models/error.h"
 #include "models/plan/plan_text.h"
 #include "models/program/step_program.h"
@@ -442,7 +443,17 @@ std::string line_of(const Job& job, const ParallelPlan& plan) {
 SearchResult search_offered(const Job& job, const SearchSpace& space,
                             const SearchOptions& options) {
   check_images(job, space.job.seq_len);
-  return search_offered(*job.cost, space, options, files_of(job, space.job), config_of(job));
+  const auto find = [&](const SearchOptions& how) {
+    return search_offered(*job.cost, space, how, files_of(job, space.job), config_of(job));
+  };
+  if (!job.recipe().executable) return find(options);
+  SearchOptions on_gpus = options;
+  on_gpus.refuses = [&](const ParallelPlan& plan) -> std::string_view {
+    return unexecuted_on_gpu(job.model, plan) ? kCudaBackendRule : "";
+  };
+  SearchResult result = find(on_gpus);
+  const bool refused = result.infeasible.contains(std::string(kCudaBackendRule));
+  return result.plans.empty() && refused ? find(options) : result;
 }
 
 std::string fingerprint_of(const Job& job, const ParallelPlan& plan) {

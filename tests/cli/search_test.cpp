@@ -133,6 +133,25 @@ TEST_CASE("dualpipe is searched on request, and for its own framework") {
   CHECK(refused["infeasible"]["schedule_available"].get<int>() > 0);
 }
 
+TEST_CASE("plans of our own executor are those that GPUs run, where there are any") {
+  const std::string sinks = "search --model gpt-oss-20b --gpus 8 --framework qplan --cp 2 --json ";
+  const auto exchanges = [&](const std::string& words) {
+    const Json found = run(sinks + words).json();
+    std::set<std::string> seen;
+    for (const Json& p : found["plans"]) seen.insert(p["plan"]["cp_comm"].get<std::string>());
+    return std::pair(seen, found);
+  };
+  // The CUDA backend has no windows and sinks over parts of sequences.
+  const auto [both, found] = exchanges("--cp-comm all_gather,a2a");
+  CHECK(both == std::set<std::string>{"a2a"});
+  CHECK(found["infeasible"]["cuda_backend"].get<int>() > 0);
+  CHECK(found["infeasible_examples"]["cuda_backend"].get<std::string>().find("use --cp-comm a2a") !=
+        std::string::npos);
+  const auto [asked, any] = exchanges("--cp-comm all_gather");
+  CHECK(asked == std::set<std::string>{"all_gather"});
+  CHECK_FALSE(any["infeasible"].contains("cuda_backend"));
+}
+
 TEST_CASE("a plan of a search is the same object that predict prints") {
   const Json best = run(kTiny + "--top 1 --json").json()["plans"][0];
   Json again =
