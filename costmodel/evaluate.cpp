@@ -27,6 +27,7 @@ CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const Hardwar
       facts_(facts),
       memo_(std::make_unique<Memo>()) {
   facts_.nvlink_domain = hardware.link.nvlink_domain;
+  facts_.pods = hardware.link.pods;
   facts_.turns_fp8 = hardware.gpu.fp8_needs_transposes;
   capacity_ =
       memory_cap.value() > 0 ? memory_cap : hardware.gpu.usable_memory * memory_share(model);
