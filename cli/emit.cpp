@@ -59,6 +59,7 @@ std::vector<std::string> remarks_of(const Job& job, Framework framework, const A
       fmt::format("{} on {} x {}, for {}; written by qplan emit", job.model.name, job.gpus,
                   job.hardware.name, to_word(framework)),
       "plan: " + line_of(job, answer.plan)};
+  if (!job.kinds.empty()) remarks.push_back("qplan: --hardware " + *job.choices.hardware);
   const Estimate& e = *answer.estimate;
   remarks.push_back(
       fmt::format("predicted: {} on the worst GPU of {}, {} a step, {} tokens/s a GPU, {} tokens/s",

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "costmodel/profiles/pod_levels.h"
 #include "executor/gpu_limits.h"
 #include "models/error.h"
 #include "models/plan/plan_text.h"
@@ -66,6 +67,8 @@ void apply_overrides(HardwareProfile& hardware, const JobChoices& choices) {
   if (choices.nics_per_node) link.nics_per_node = static_cast<int>(*choices.nics_per_node);
   if (choices.nic_gb_per_s) link.nic = gb_per_s(*choices.nic_gb_per_s);
   if (choices.oversubscription) link.oversubscription = *choices.oversubscription;
+  if (choices.pods) link.pods = *choices.pods;
+  check_pods(link, choices.pods ? "--pods" : fmt::format("hardware {}", hardware.name));
 }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -258,6 +261,13 @@ void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions 
   line.option({"--oversubscription", "RATIO", "oversubscription above the leaf switches",
                "the hardware's, mostly 1"},
               set_given(choices.oversubscription, set_number, 1.0, 1000.0));
+  line.option({"--pods", "GPUS:RATIO,...",
+               "GPUs of a pod and the oversubscription of what joins pods, larger pods of pods "
+               "behind; `:rails` where a node's cards have leaf switches of their own",
+               "the hardware's, mostly none"},
+              [&choices](const std::string& option, const std::string& text) {
+                choices.pods = parse_pods(option, text);
+              });
   line.option({"--memory-cap-gib", "GIB", "device memory that a plan may fill",
                "95% of what is usable, 92% with experts"},
               set_given(choices.memory_cap_gib, set_number, 0.001, 1e6));
@@ -292,6 +302,7 @@ JobChoices merged(const JobChoices& options, const JobChoices& file) {
   for_each_override([&](std::string_view, auto member, double, double) {
     if (options.*member) result.*member = options.*member;
   });
+  if (options.pods) result.pods = options.pods;
   return result;
 }
 
@@ -300,6 +311,7 @@ Json overrides_to_json(const JobChoices& choices) {
   for_each_override([&](std::string_view key, auto member, double, double) {
     if (choices.*member) object[std::string(key)] = *(choices.*member);
   });
+  if (choices.pods) object["pods"] = pods_to_json(*choices.pods);
   if (choices.files) object["files"] = to_word(*choices.files);
   return object;
 }
@@ -371,6 +383,9 @@ PlanFile plan_file_of(const Json& object, const std::string& where) {
     for_each_override([&](std::string_view key, auto member, double low, double high) {
       read_override(overrides, key, choices.*member, low, high);
     });
+    if (overrides.has("pods")) {
+      choices.pods = read_pods(overrides.value("pods"), overrides.path_of("pods"));
+    }
     if (overrides.has("files")) {
       choices.files = in_file(overrides.path_of("files"), [&overrides] {
         return from_word<Framework>(overrides.string("files"));

@@ -34,6 +34,7 @@ struct JobChoices {
   std::optional<Framework> files;  // that the framework was named by, where it has another name
   std::optional<std::int64_t> gpus_per_node, nics_per_node;
   std::optional<double> nic_gb_per_s, oversubscription;
+  std::optional<PodLevels> pods;
   std::optional<double> memory_cap_gib, moe_imbalance, moe_active, price;
   // Of a vision-language sequence: how many images, and the square side of one in pixels.
   std::optional<std::int64_t> images, image_pixels;

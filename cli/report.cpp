@@ -1,6 +1,7 @@
 #include "cli/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -128,7 +129,7 @@ Bytes largest(const MemoryEstimate& memory, Bytes StageMemory::*value) {
 }
 
 std::vector<Group> groups_of(const Job& job, const ParallelPlan& plan) {
-  const RankGrid grid(plan, job.hardware.link.nvlink_domain);
+  const RankGrid grid = rank_grid(plan, job.cost->facts());
   std::vector<Group> groups;
   for (const Axis axis :
        {Axis::tp, Axis::cp, Axis::etp, Axis::ep, Axis::dp_cp, Axis::edp, Axis::pp}) {
@@ -255,6 +256,26 @@ std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan)
   return {*reason};
 }
 
+namespace {
+
+// What takes longer for lying in several pods.
+std::optional<std::string> pods_note(const Job& job, const ParallelPlan& plan) {
+  const RankGrid grid = rank_grid(plan, job.cost->facts());
+  std::vector<std::string> waiting;
+  for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep, Axis::dp_cp, Axis::edp, Axis::pp}) {
+    if (axis == Axis::edp && !job.model.moe) continue;
+    const GroupShape& group = grid.shape(axis);
+    const double elsewhere = 1 - static_cast<double>(group.ranks_per_node) / group.size;
+    const double times = axis == Axis::ep ? group.pods.exchange / elsewhere : group.pods.edge;
+    if (times > 1) waiting.push_back(fmt::format("{} {}", to_word(axis), significant(times, 2)));
+  }
+  if (waiting.empty()) return std::nullopt;
+  return fmt::format("links between pods take longer than the cards do, by a factor: {}",
+                     fmt::join(waiting, ", "));
+}
+
+}  // namespace
+
 std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
   const ParallelPlan& plan = answer.plan;
   std::vector<std::string> list = model_notes(job.model);
@@ -267,6 +288,7 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
     list.push_back(fmt::format("tp {} reaches beyond the {} GPUs that {} joins", plan.tp,
                                link.nvlink_domain, link.over_pcie() ? "PCIe" : "NVLink"));
   }
+  if (auto note = pods_note(job, plan)) list.push_back(std::move(*note));
   if (e.memory.host_per_node > e.memory.host_room) {
     list.push_back(host_memory_text(job, plan, e.memory));
   } else if (e.memory.host_per_node.value() > 0 && below_node(job, plan)) {

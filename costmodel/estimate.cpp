@@ -88,7 +88,7 @@ struct PricedWork {
 template <class View, class IsOfKind>
 void add_priced_work(const CostModel& cost, const View& v, IsOfKind is_of_kind, PricedWork& work) {
   const ParallelPlan& plan = *v.plan;
-  const RankGrid grid(plan, cost.facts().nvlink_domain);
+  const RankGrid grid = rank_grid(plan, cost.facts());
   const CostContext context = context_of(plan, cost.hardware(), grid, cost.recipe(), cost.facts());
   const auto microbatches = static_cast<double>(microbatches_of_stage(v.schedule));
   work.typical = &cost.hardware().errors;

@@ -27,6 +27,7 @@ CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const Hardwar
       facts_(facts),
       memo_(std::make_unique<Memo>()) {
   facts_.nvlink_domain = hardware.link.nvlink_domain;
+  facts_.pods = hardware.link.pods;
   facts_.turns_fp8 = hardware.gpu.fp8_needs_transposes;
   capacity_ =
       memory_cap.value() > 0 ? memory_cap : hardware.gpu.usable_memory * memory_share(model);
@@ -36,7 +37,7 @@ CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const Hardwar
                      const std::vector<GpuKind>& kinds, JobFacts facts, Bytes memory_cap)
     : CostModel(model, recipe, whole, facts, memory_cap) {
   for (const GpuKind& kind : kinds) {
-    gpus_of_kinds_.push_back({kind.hardware.name, kind.gpus});
+    gpus_of_kinds_.push_back({kind.hardware.name, kind.gpus, kind.hardware.link.gpus_per_node});
     kinds_.push_back(
         {kind.gpus, std::make_unique<CostModel>(model, recipe, kind.hardware, facts, memory_cap)});
   }

@@ -2,6 +2,7 @@
 // The question everybody asks: what does this plan cost on this cluster? Memory and time are folded
 // from the step program's blocks; blocks are built, priced and summarised once and remembered.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -212,11 +213,21 @@ MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan, Memor
 
 // What a stage boundary costs under a plan, and whether its sender waits.
 struct PipelineLinks {
-  Seconds send;             // one boundary, one direction
+  Seconds send;  // one boundary, one direction
+  // ... of pipeline rank r and the next (of the last and the first), where pods make them differ;
+  // empty: all take `send`.
+  std::vector<Seconds> sends{};
   bool overlapped = false;  // the sender's compute does not wait for its sends
   bool host_waits = false;  // the launching thread goes on only when a message has gone or come
   Seconds stall{};          // ... and this much later, at either end
   Seconds step_overhead;    // host time between steps
+  // Between two pipeline ranks side by side; the last is the first's neighbour too.
+  [[nodiscard]] Seconds send_between(int a, int b) const {
+    if (sends.empty()) return send;
+    const auto [low, high] = std::minmax(a, b);
+    return sends[static_cast<std::size_t>(high == low + 1 ? low : high)];
+  }
+  void send_no_faster_than(const PipelineLinks& other);
 };
 PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid);
 

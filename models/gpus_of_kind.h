@@ -9,6 +9,7 @@ namespace qplan {
 struct GpusOfKind {
   std::string name;  // of the machine
   std::int64_t gpus = 0;
+  int gpus_per_node = 0;
 };
 
 }  // namespace qplan

@@ -77,7 +77,7 @@ int ranks_of_domain(std::int64_t world, int domain) {
   return domain;
 }
 
-RankGrid::RankGrid(const ParallelPlan& plan, int domain)
+RankGrid::RankGrid(const ParallelPlan& plan, int domain, const PodLevels& pods)
     : tp_(plan.tp),
       cp_(plan.cp),
       dp_(plan.dp),
@@ -94,7 +94,10 @@ RankGrid::RankGrid(const ParallelPlan& plan, int domain)
               "etp*ep divides tp*cp*dp before a rank grid is built");
   QPLAN_CHECK(dp_ * cp_ % shard_ == 0, "fsdp_shard divides dp*cp before a rank grid is built");
   QPLAN_CHECK(copies_ == 1 || pp_ % 2 == 0, "stages live twice only where pp is even");
-  domain = ranks_of_domain(world_, domain);
+  pods_ = pods;
+  domain_ = ranks_of_domain(world_, domain);
+  for (PodLevel& level : pods_) level.gpus = level.gpus / domain * domain_;
+  domain = domain_;
   for (int i = 0; i < kAxisCount; ++i) {
     const Sequence s = sequence(static_cast<Axis>(i));
     GroupShape& shape = shapes_[static_cast<std::size_t>(i)];
@@ -106,6 +109,40 @@ RankGrid::RankGrid(const ParallelPlan& plan, int domain)
   if (embedding.nodes > 1) {
     embedding.concurrent_groups = static_cast<int>(std::min<std::int64_t>(world_ / pp_, domain));
   }
+  for (int i = 0; i < kAxisCount; ++i) {
+    GroupShape& shape = shapes_[static_cast<std::size_t>(i)];
+    if (shape.nodes == 1) continue;
+    for (const PodLevel& level : pods_) {
+      const PodLoad load = load_of(static_cast<Axis>(i), level);
+      shape.pods.edge = std::max(shape.pods.edge, load.edge);
+      shape.pods.exchange = std::max(shape.pods.exchange, load.exchange);
+    }
+  }
+}
+
+PodLoad RankGrid::load_of(Axis axis, const PodLevel& level) const {
+  const Sequence s = sequence(axis);
+  // Its groups do not tile the world: one for each rank of a stage.
+  if (axis == Axis::embedding) {
+    return {message_load(0, world_ / pp_, s.stride, level, domain_, world_), 0};
+  }
+  PodLoad load = pod_load(s.stride, s.size, level, domain_, world_);
+  if (!spans_copies(axis) || level.oversubscription <= 1 || world_ <= level.gpus) return load;
+  // The other copies of the first pod's stages are in the last: each of its groups leaves it.
+  const std::int64_t ranks = std::clamp(level.gpus / s.stride, std::int64_t{1}, s.size);
+  load.edge = std::max(load.edge, level.oversubscription / static_cast<double>(ranks));
+  return load;
+}
+
+double RankGrid::boundary_load(int pipeline_rank) const {
+  const std::int64_t stage = world_ / pp_;
+  const bool last = pipeline_rank == pp_ - 1;
+  double most = 0;
+  for (const PodLevel& level : pods_) {
+    most = std::max(most, message_load(pipeline_rank * stage, stage,
+                                       last ? -stage * (pp_ - 1) : stage, level, domain_, world_));
+  }
+  return most;
 }
 
 RankGrid::Sequence RankGrid::sequence(Axis axis) const {

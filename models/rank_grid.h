@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/plan/parallel_plan.h"
+#include "models/pods.h"
 #include "models/program/op.h"
 
 namespace qplan {
@@ -17,6 +18,7 @@ struct GroupShape {
   int ranks_per_node = 1;     // of one group inside one node (largest)
   int nodes = 1;              // nodes that one group touches
   int concurrent_groups = 1;  // groups of this axis that share a node's NICs at the same time
+  PodLoad pods{};             // ... and what they put on the links between pods, of any level
   bool operator==(const GroupShape&) const = default;
 };
 
@@ -41,8 +43,8 @@ int ranks_of_domain(std::int64_t world, int domain);
 class RankGrid {
  public:
   RankGrid() = default;
-  // `domain` is the number of GPUs that reach each other over NVLink.
-  RankGrid(const ParallelPlan& plan, int domain);
+  // `domain` is the number of GPUs that reach each other over NVLink; pods hold whole domains.
+  RankGrid(const ParallelPlan& plan, int domain, const PodLevels& pods = {});
 
   [[nodiscard]] std::int64_t world() const { return world_; }
   [[nodiscard]] const GroupShape& shape(Axis axis) const;
@@ -58,6 +60,10 @@ class RankGrid {
   [[nodiscard]] Expert expert(std::int64_t rank) const;
   [[nodiscard]] std::int64_t rank(const Dense& at) const;
 
+  // What messages of a pipeline rank to the next (of the last, to the first) put on the links
+  // between pods: PodLoad::edge of that boundary alone.
+  [[nodiscard]] double boundary_load(int pipeline_rank) const;
+
   // The ranks of the group of `axis` that `rank` belongs to, in group order. Middle stages belong
   // to no embedding group: empty. Where stages live twice, the groups that reduce gradients and
   // shard states hold the ranks of both copies.
@@ -69,6 +75,7 @@ class RankGrid {
   };
   [[nodiscard]] Sequence sequence(Axis axis) const;
   [[nodiscard]] bool spans_copies(Axis axis) const;
+  [[nodiscard]] PodLoad load_of(Axis axis, const PodLevel& level) const;
   [[nodiscard]] std::vector<std::int64_t> one_copy(Axis axis, std::int64_t rank) const;
 
   int tp_ = 1, cp_ = 1, dp_ = 1, pp_ = 1, etp_ = 1, ep_ = 1, edp_ = 1;
@@ -76,6 +83,8 @@ class RankGrid {
   int copies_ = 1;          // of a stage
   bool shards_all_ = true;  // the states are sharded over all ranks of a stage, its copies included
   std::int64_t world_ = 1;
+  int domain_ = 1;    // in ranks, ...
+  PodLevels pods_{};  // ... as these are
   std::array<GroupShape, kAxisCount> shapes_{};
 };
 

@@ -35,7 +35,7 @@ def questions(folder):
     tiny = "--model tiny --gpus 8"
     moe = "--model qwen3-30b-a3b --gpus 16"
     changed = ("--gpus-per-node 4 --nics-per-node 4 --nic-gb-per-s 25 --oversubscription 2 --memory-cap-gib 70 "
-               "--price 2")
+               "--price 2 --pods 8:2:rails,64:7")
     natural = "--routing natural --moe-imbalance 4 --moe-active 0.9"
     strange = "--model strange-model --as llama"  # a model_type that nobody knows, read as another's
 

@@ -54,7 +54,7 @@ Seconds busy_time(const Trace& trace, int rank) {
 Comparison compare(const Execution& execution, const Executed& executed) {
   const Estimate& e = *execution.predicted.estimate;
   Comparison c;
-  const RankGrid grid(execution.plan, execution.job->cost->facts().nvlink_domain);
+  const RankGrid grid = rank_grid(execution.plan, execution.job->cost->facts());
   c.ops = compare_ops(trace_step(*execution.job->cost, execution.plan, TraceGrain::op),
                       executed.result.trace, grid);
   for (const StageMemory& stage : e.memory.stages) c.predicted_peak.push_back(stage.peak);

@@ -26,7 +26,7 @@ struct ForwardRunner {
 
 Seconds CostModel::forward_time(const ParallelPlan& plan) const {
   const auto stage_forward = [&plan](const CostModel& kind, const PlanView& own, std::size_t i) {
-    const RankGrid grid(plan, kind.facts_.nvlink_domain);
+    const RankGrid grid = rank_grid(plan, kind.facts_);
     const CostContext context = context_of(plan, kind.hardware_, grid, kind.recipe_, kind.facts_);
     const StagePricer pricer(kind.model_, kind.recipe_, context);
     const std::uint64_t groups = compute_groups(plan, grid, kind.recipe_);
@@ -47,10 +47,10 @@ Seconds CostModel::forward_time(const ParallelPlan& plan) const {
     runner.stage.push_back(&kind == this ? stage_forward(*this, v, i)
                                          : stage_forward(kind, kind.view(plan), i));
   }
-  const RankGrid grid(plan, facts_.nvlink_domain);
+  const RankGrid grid = rank_grid(plan, facts_);
   PipelineLinks links = pipeline_links(*this, plan, grid);
   for (const CostModel* kind : kinds_of(plan)) {
-    links.send = std::max(links.send, kind->crossing(plan));
+    links.send_no_faster_than({.send = kind->crossing(plan), .step_overhead = {}});
   }
   PipelineState state(v.schedule, static_cast<int>(v.stages.of_stage.size()));
   return state.step(runner, forward_schedule(v.schedule), links);

@@ -62,7 +62,7 @@ Bytes bytes_of(const std::vector<const Slot*>& slots) {
 void CostModel::look(MemoryView& result, Seen& seen) const {
   result.view = view(result.key);
   const PlanView& v = result.view;
-  const RankGrid grid(*v.plan, facts_.nvlink_domain);
+  const RankGrid grid = rank_grid(*v.plan, facts_);
   const DelayKey in_common{v.base, groups_of(kModelAxes, grid, recipe_), graphs_of(*v.plan),
                            v.backward};
   Seen::Blocks& blocks = seen.blocks[v.schedule.pairs ? 1 : 0][in_common];

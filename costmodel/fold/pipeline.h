@@ -89,12 +89,14 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
   const auto send = [&](StreamClocks& state, int from, int to, std::vector<Seconds>& edges,
                         double& arrival) {
     const Seconds ready = state(compute).seconds();
-    if (rank_of_stage(shape_.kind, shape_.pp, from) == rank_of_stage(shape_.kind, shape_.pp, to)) {
+    const int here = rank_of_stage(shape_.kind, shape_.pp, from);
+    const int there = rank_of_stage(shape_.kind, shape_.pp, to);
+    if (here == there) {
       arrival = ready.value();
       return;
     }
     Seconds& edge = edges[static_cast<std::size_t>(from)];
-    edge = std::max(edge, ready) + links.send;
+    edge = std::max(edge, ready) + links.send_between(here, there);
     arrival = edge.value();
     if (!links.overlapped) state(compute) += MaxPlus(edge);
     if (links.host_waits) wait(state, state(compute));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,9 @@ inline std::uint64_t groups_hash(const RankGrid& grid, std::initializer_list<Axi
     const GroupShape& g = grid.shape(axis);
     for (const int n : {g.size, g.ranks_per_node, g.nodes, g.concurrent_groups}) {
       hash = hash_mix(hash, static_cast<std::uint64_t>(n));
+    }
+    for (const double load : {g.pods.edge, g.pods.exchange}) {
+      hash = hash_mix(hash, std::bit_cast<std::uint64_t>(load));
     }
   }
   return hash;

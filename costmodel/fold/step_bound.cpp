@@ -92,7 +92,7 @@ StepBound bound_of(const ParallelPlan& plan, const ScheduleShape& schedule, cons
 std::vector<StageBusy> CostModel::busy(const PlanView& v) const {
   if (v.schedule.pairs) return least_busy(v, nullptr);
   const ParallelPlan& plan = *v.plan;
-  const RankGrid grid(plan, facts_.nvlink_domain);
+  const RankGrid grid = rank_grid(plan, facts_);
   const StagePricer pricer(model_, recipe_, context_of(plan, hardware_, grid, recipe_, facts_));
   const std::vector<Part> parts = compute_parts(v.backward);
   const std::uint64_t groups = compute_groups(plan, grid, recipe_);
@@ -107,7 +107,7 @@ std::vector<StageBusy> CostModel::busy(const PlanView& v) const {
 
 std::vector<StageBusy> CostModel::least_busy(const PlanView& v, const SeenRuns* seen) const {
   const ParallelPlan& plan = *v.plan;
-  const RankGrid grid(plan, facts_.nvlink_domain);
+  const RankGrid grid = rank_grid(plan, facts_);
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   auto& memo = v.schedule.pairs ? memo_->alone : memo_->least;
   // Layers that differ in their neighbours alone follow each other.

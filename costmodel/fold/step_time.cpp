@@ -161,17 +161,26 @@ Seconds step_seconds(FoldRunner& runner, const ScheduleShape& shape, int stages,
 
 }  // namespace
 
-// How long a stage's output is under way to the next.
+// How long a stage's output is under way to the next. Where a boundary leaves a pod, messages put
+// `pod_load` on the pod's links.
 Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid,
-                 bool crosses) {
+                 bool crosses, double pod_load = 0) {
   const BlockShape base = base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
   const Bytes whole = boundary_bytes(cost.model(), base);
   if (!cost.recipe().host.scatters_boundary || base.sequence_parallel || base.tp == 1) {
-    return send_recv_price(whole, crosses, cost.hardware()).time;
+    return send_recv_price(whole, crosses, cost.hardware(), pod_load).time;
   }
   const Collective gather{CollectiveKind::all_gather, Axis::tp, whole};
-  return send_recv_price(whole * (1.0 / base.tp), crosses, cost.hardware()).time +
+  return send_recv_price(whole * (1.0 / base.tp), crosses, cost.hardware(), pod_load).time +
          collective_price(gather, grid.shape(Axis::tp), cost.hardware()).time;
+}
+
+void PipelineLinks::send_no_faster_than(const PipelineLinks& other) {
+  if (sends.size() < other.sends.size()) sends.assign(other.sends.size(), send);
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    sends[i] = std::max(sends[i], other.sends.empty() ? other.send : other.sends[i]);
+  }
+  send = std::max(send, other.send);
 }
 
 PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
@@ -184,7 +193,15 @@ PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
   const std::optional<RingDelays>& ring = cost.recipe().host.ring;
   const bool stalls =
       ring && host_waits && grid.shape(Axis::pp).nodes > 1 && grid.shape(Axis::tp).nodes > 2;
-  return {.send = hop_time(cost, plan, grid, grid.shape(Axis::pp).nodes > 1),
+  const bool crosses = grid.shape(Axis::pp).nodes > 1;
+  std::vector<Seconds> sends;
+  if (grid.shape(Axis::pp).pods.edge > 0) {
+    for (int rank = 0; rank < plan.pp; ++rank) {
+      sends.push_back(hop_time(cost, plan, grid, crosses, grid.boundary_load(rank)));
+    }
+  }
+  return {.send = hop_time(cost, plan, grid, crosses),
+          .sends = std::move(sends),
           .overlapped = overlapped,
           .host_waits = host_waits,
           .stall = stalls ? ring->stalled_message : Seconds(0),
@@ -200,7 +217,7 @@ struct CostModel::StageTimes {
 
 CostModel::StageTimes CostModel::stage_times(const PlanView& v, FreeWork free) const {
   const ParallelPlan& plan = *v.plan;
-  const RankGrid grid(plan, facts_.nvlink_domain);
+  const RankGrid grid = rank_grid(plan, facts_);
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   const StagePricer pricer(model_, recipe_, context);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
@@ -258,13 +275,15 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     StageTimes own =
         kind == this ? stage_times(v, free) : kind->stage_times(kind->view(plan), free);
     if (times.empty()) links = own.links;
-    links.send = std::max(links.send, own.links.send);
+    links.send_no_faster_than(own.links);
     links.step_overhead = std::max(links.step_overhead, own.links.step_overhead);
     times.emplace(kind, std::move(own));
   }
   // Between two kinds lies a network, whose slower cards all of its messages are taken to wait for.
   if (times.size() > 1) {
-    for (const auto& [kind, own] : times) links.send = std::max(links.send, kind->crossing(plan));
+    for (const auto& [kind, own] : times) {
+      links.send_no_faster_than({.send = kind->crossing(plan), .step_overhead = {}});
+    }
   }
 
   FoldRunner runner(v.stages.of_stage.size(), static_cast<std::size_t>(plan.pp));
@@ -292,7 +311,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   }
 
   // Passes side by side, which clusters of several kinds have none of (rule kinds_side_by_side).
-  const RankGrid grid(plan, facts_.nvlink_domain);
+  const RankGrid grid = rank_grid(plan, facts_);
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   const std::uint64_t model_groups = compute_groups(plan, grid, recipe_);
   runner.distinct_of = v.stages.of_stage;
@@ -328,14 +347,17 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     }
     return total;
   };
-  if (free.has(Cost::p2p)) links.send = Seconds(0);
+  if (free.has(Cost::p2p)) {
+    links.send = Seconds(0);
+    links.sends.clear();
+  }
   if (free.has(Cost::host)) links.step_overhead = Seconds(0);
   return step_seconds(runner, v.schedule, static_cast<int>(runner.stage.size()), links);
 }
 
 // How long a stage's output takes over the network, wherever the pipeline lies.
 Seconds CostModel::crossing(const ParallelPlan& plan) const {
-  return hop_time(*this, plan, RankGrid(plan, facts_.nvlink_domain), true);
+  return hop_time(*this, plan, rank_grid(plan, facts_), true);
 }
 
 Seconds CostModel::step_time(const ParallelPlan& plan) const {

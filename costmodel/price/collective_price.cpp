@@ -177,6 +177,13 @@ BytesPerSecond network_bandwidth(const GroupShape& group, double efficiency,
   return link.nic * (std::min(own, part) * efficiency / link.oversubscription);
 }
 
+// What a pod's links to others take to carry `bytes` as often as `load` says; nothing where no byte
+// takes them.
+Seconds between_pods(Bytes bytes, double load, double efficiency, const Interconnect& link) {
+  const double nics_per_gpu = static_cast<double>(link.nics_per_node) / link.gpus_per_node;
+  return bytes * load / (link.nic * (nics_per_gpu * efficiency));
+}
+
 // Bytes that enter each node of the group, the same that leave it. A ring's edge between two nodes
 // carries what every other edge does: the published bus bandwidths of 4 nodes, 365-382 of 400 GB/s,
 // count it so. In an all-to-all each rank's data for ranks elsewhere leaves the node.
@@ -221,15 +228,16 @@ Seconds fastest(const std::array<NcclProtocol, 3>& protocols, Steps steps, doubl
   return best;
 }
 
-// NCCL takes the fastest of its algorithms and protocols. Bytes go at the pace of the slower of the
-// two kinds of link, inside a node and between nodes.
+// NCCL takes the fastest of its algorithms and protocols. Bytes go at the pace of the slowest kind
+// of link: inside a node, between nodes, between pods.
 Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
                           const HardwareProfile& hardware) {
   const Interconnect& link = hardware.link;
   const InNode node = in_node(work.kind, work.bytes, group.ranks_per_node, hardware);
-  const Seconds network = network_bytes(work.kind, work.bytes, group) /
-                          network_bandwidth(group, link.nic_efficiency, link);
-  const Seconds transfer = std::max(network, node.time - node.start);
+  const Bytes on_edge = network_bytes(work.kind, work.bytes, group);
+  const Seconds network = on_edge / network_bandwidth(group, link.nic_efficiency, link);
+  const Seconds pods = between_pods(on_edge, group.pods.edge, link.nic_efficiency, link);
+  const Seconds transfer = std::max({network, pods, node.time - node.start});
   const Steps around = ring_steps(work.kind, group);
   const Seconds ring = fastest(hardware.nccl.ring, around, work.calls, transfer, link);
   if (work.kind != CollectiveKind::all_reduce) return ring;
@@ -280,8 +288,11 @@ Seconds all_to_all_time(const Collective& work, const GroupShape& group,
   const double part = library ? 1 : static_cast<double>(group.ranks_per_node) / group.size;
   const InNode node = in_node(work.kind, work.bytes * part, group.ranks_per_node, hardware);
   const Seconds inside = (node.time - node.start) / (library ? experts.nvlink_share : 1);
-  const Seconds network = network_bytes(work.kind, work.bytes, group) * node_copies(work, group) /
-                          network_bandwidth(group, efficiency, link);
+  const double copies = node_copies(work, group);
+  const Seconds network =
+      std::max(network_bytes(work.kind, work.bytes, group) * copies /
+                   network_bandwidth(group, efficiency, link),
+               between_pods(work.bytes * copies, group.pods.exchange, efficiency, link));
   const Seconds start = library ? experts.start : node.start;
   // What a library takes from other nodes it copies on, one after the other as far as a step shows:
   // Qwen3-30B with EP16 on 2 nodes of H100 needs 0.76 ms an exchange (24.7 s a step with HybridEP,
@@ -344,7 +355,8 @@ Seconds ring_in_nodes(const Collective& work, const GroupShape& group,
          (bus_factor(work.kind, group.size) / bus_factor(work.kind, group.ranks_per_node));
 }
 
-Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware) {
+Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware,
+                      double pod_load) {
   if (bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
   const Interconnect& link = hardware.link;
   if (!crosses_nodes) {
@@ -354,7 +366,9 @@ Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& ha
   // Every GPU of the node sends to its neighbour at the same time.
   const double nics = std::min(1.0, static_cast<double>(link.nics_per_node) / link.gpus_per_node);
   const BytesPerSecond rate = link.nic * (nics * link.nic_efficiency / link.oversubscription);
-  return {link.inter_node_latency + bytes / rate, PriceSource::formula, hardware.errors.network};
+  const Seconds pods = between_pods(bytes, pod_load, link.nic_efficiency, link);
+  return {link.inter_node_latency + std::max(bytes / rate, pods), PriceSource::formula,
+          hardware.errors.network};
 }
 
 }  // namespace qplan

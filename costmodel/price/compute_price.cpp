@@ -322,7 +322,8 @@ Price price_alone(const Work& work, const PriceContext& context) {
                  [&](const Rowwise& w) { return rowwise_price(w, hardware); },
                  [&](const Collective& w) { return collective_price(w, shape(w.axis), hardware); },
                  [&](const SendRecv& w) {
-                   return send_recv_price(w.bytes, shape(w.axis).nodes > 1, hardware);
+                   const GroupShape& group = shape(w.axis);
+                   return send_recv_price(w.bytes, group.nodes > 1, hardware, group.pods.edge);
                  },
                  [&](const Update& w) { return update_price(w, hardware); },
                  [&](const Muon& w) { return muon_price(w, hardware); },

@@ -41,8 +41,10 @@ Price collective_price(const Collective& work, const GroupShape& group,
 // rank.
 Seconds ring_in_nodes(const Collective& work, const GroupShape& group,
                       const HardwareProfile& hardware);
-// One message of `bytes`; `crosses_nodes` picks the NIC.
-Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware);
+// One message of `bytes`; `crosses_nodes` picks the NIC. `pod_load` is PodLoad::edge of it and all
+// that go beside it.
+Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware,
+                      double pod_load = 0);
 
 // (a^4 + b^4)^(1/4): the larger of two overlapped times, with a round corner.
 Seconds overlapped(Seconds a, Seconds b);

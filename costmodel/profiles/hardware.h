@@ -13,6 +13,7 @@
 
 #include "models/dtype.h"
 #include "models/json.h"
+#include "models/pods.h"
 #include "models/program/op.h"
 #include "models/units.h"
 
@@ -204,6 +205,7 @@ struct Interconnect {
   Seconds inter_node_latency;                     // a ring step or a message between nodes
   bool simple_only = false;                       // NCCL's low-latency protocols do not cross nodes
   double oversubscription = 1;                    // of the network above the leaf switches; 1: none
+  PodLevels pods{};                               // above nodes; they hold whole nodes
   BytesPerSecond host_to_device, device_to_host;  // per GPU, pinned, all GPUs at once
   [[nodiscard]] bool over_pcie() const { return nvlink.value() <= 0; }
 };

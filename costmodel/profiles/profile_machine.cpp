@@ -1,3 +1,4 @@
+#include "costmodel/profiles/pod_levels.h"
 #include "costmodel/profiles/profile_parts.h"
 
 namespace qplan::profiles {
@@ -114,6 +115,8 @@ Interconnect read_link(Section in) {
   link.inter_node_latency = microseconds(in.number("inter_node_latency_us", 0, 1e6));
   link.simple_only = in.boolean_or("simple_only", false);
   link.oversubscription = in.number_or("oversubscription", 1, 1000, 1);
+  if (in.has("pods")) link.pods = read_pods(in.value("pods"), in.path_of("pods"));
+  check_pods(link, in.path_of("pods"));
   read_source(in);
   in.finish();
   return link;

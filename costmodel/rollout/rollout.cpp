@@ -207,6 +207,7 @@ RolloutModel::RolloutModel(const ModelSpec& model, const HardwareProfile& hardwa
       facts_(facts),
       recipe_(recipe_of(RecipeKind::megatron)) {
   facts_.nvlink_domain = hardware.link.nvlink_domain;
+  facts_.pods = hardware.link.pods;
   facts_.turns_fp8 = hardware.gpu.fp8_needs_transposes;
 }
 
@@ -217,7 +218,7 @@ Seconds RolloutModel::forward(std::int64_t sequences, std::int64_t length,
   plan.seq_len = length;
   BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
   base.cached = cached;
-  const RankGrid grid(plan, facts_.nvlink_domain);
+  const RankGrid grid = rank_grid(plan, facts_);
   // CUDA graphs: a decoding step's launches are replayed (enforce_eager off, both engines'
   // default).
   CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);

@@ -170,6 +170,10 @@ void restore_waits(OpList& ops) {
 
 }  // namespace
 
+RankGrid rank_grid(const ParallelPlan& plan, const JobFacts& facts) {
+  return {plan, facts.nvlink_domain, facts.pods};
+}
+
 int chunks_per_rank(const ParallelPlan& plan) {
   switch (plan.schedule) {
     case ScheduleKind::zbv:
@@ -320,7 +324,7 @@ StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
   program.edge = id_of(with_kind(base, BlockKind::step_edge));
   program.schedule = schedule_shape(plan, recipe);
   program.actions = build_schedule(program.schedule);
-  program.grid = RankGrid(plan, facts.nvlink_domain);
+  program.grid = rank_grid(plan, facts);
   program.boundary = boundary_bytes(model, base);
   program.message_buffer = message_buffer_bytes(model, base, recipe);
   program.reduce_overlapped = plan.overlap.has(OverlapKind::grad);

@@ -32,8 +32,12 @@ struct JobFacts {
   double active_experts = 1;   // share of the experts that get tokens, under natural routing
   SequenceImages images{};     // of a vision-language sequence
   int nvlink_domain = 8;       // consecutive ranks joined by NVLink
+  PodLevels pods{};            // of the network above nodes
   bool turns_fp8 = true;       // fp8 products need transposed copies (blocks.h)
 };
+
+// Where the ranks of a plan are.
+RankGrid rank_grid(const ParallelPlan& plan, const JobFacts& facts);
 
 // Pieces of the model a pipeline rank holds: vpp, or 2 for zbv. (dualpipe's second stage of a rank
 // is a copy of another rank's.)

@@ -9,6 +9,7 @@
 #include "models/error.h"
 #include "models/plan/words.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/kinds_of_nodes.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/swift.h"
@@ -197,6 +198,7 @@ std::vector<std::string_view> refusals(Framework framework, const Subject& subje
       if (holds_for(framework, limit) && limit.broken(subject)) ids.push_back(limit.rule);
     }
   }
+  if (const auto unordered = kinds_unordered(framework, limits)) ids.push_back(unordered->rule);
   return ids;
 }
 
@@ -221,6 +223,7 @@ std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& su
       reasons.push_back({limit.rule, limit.message(subject)});
     }
   }
+  if (auto unordered = kinds_unordered(framework, limits)) reasons.push_back(*std::move(unordered));
   return reasons;
 }
 
@@ -275,11 +278,10 @@ std::vector<std::string> left_unsaid(Framework framework, const Subject& subject
   return remarks;
 }
 
-std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
-                              const std::vector<std::string>& given) {
-  std::vector<std::string> remarks = given;
-  const auto unsaid = left_unsaid(framework, subject);
-  remarks.insert(remarks.end(), unsaid.begin(), unsaid.end());
+namespace {
+
+std::vector<EmittedFile> files_with(Framework framework, const Subject& subject,
+                                    const std::vector<std::string>& remarks) {
   switch (framework) {
     case Framework::megatron:
       return write_megatron(subject, remarks);
@@ -307,6 +309,21 @@ std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
       return write_trl(subject, remarks);
   }
   return {};
+}
+
+}  // namespace
+
+std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
+                              const std::vector<std::string>& given) {
+  std::vector<std::string> remarks = given;
+  const auto unsaid = left_unsaid(framework, subject);
+  remarks.insert(remarks.end(), unsaid.begin(), unsaid.end());
+  if (!on_several_kinds(subject)) return files_with(framework, subject, remarks);
+  remarks.push_back(kinds_remark(framework, subject));
+  std::vector<EmittedFile> files = files_with(framework, subject, remarks);
+  const auto of_slurm = [](const EmittedFile& file) { return file.name == "train.sbatch"; };
+  if (std::any_of(files.begin(), files.end(), of_slurm)) files.push_back(hosts_file(subject));
+  return files;
 }
 
 }  // namespace qplan

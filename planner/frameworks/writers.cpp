@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "planner/frameworks/kinds_of_nodes.h"
+
 namespace qplan {
 namespace {
 
@@ -74,16 +76,29 @@ Nodes nodes_of(const Subject& s) {
 EmittedFile slurm_script(const Subject& s, const std::vector<std::string>& remarks,
                          std::string_view script) {
   const Nodes nodes = nodes_of(s);
-  return {
-      "train.sbatch",
-      fmt::format("#!/bin/bash\n{}#SBATCH --job-name={}\n#SBATCH --nodes={}\n"
-                  "#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node={}\n"
-                  "#SBATCH --exclusive\nset -euo pipefail\n"
-                  "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | "
-                  "head -n 1)\n"
-                  "srun bash -c 'NODE_RANK=$SLURM_NODEID exec bash {}'\n",
-                  remark_lines(remarks), job_name(s.model.name), nodes.count, nodes.gpus, script),
-      true};
+  const std::string head = fmt::format(
+      "#!/bin/bash\n{}#SBATCH --job-name={}\n#SBATCH --nodes={}\n"
+      "#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node={}\n"
+      "#SBATCH --exclusive\n",
+      remark_lines(remarks), job_name(s.model.name), nodes.count, nodes.gpus);
+  // Slurm numbers nodes by their names, and tasks in the order of a file where it is told to
+  // (srun(1), --distribution=arbitrary).
+  const std::string start =
+      on_several_kinds(s)
+          ? fmt::format(
+                "#SBATCH --nodefile=hosts.txt\nset -euo pipefail\n"
+                "export SLURM_HOSTFILE=hosts.txt\n"
+                "export MASTER_ADDR=$(head -n 1 hosts.txt)\n"
+                "srun --distribution=arbitrary bash -c "
+                "'NODE_RANK=$SLURM_PROCID exec bash {}'\n",
+                script)
+          : fmt::format(
+                "set -euo pipefail\n"
+                "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | "
+                "head -n 1)\n"
+                "srun bash -c 'NODE_RANK=$SLURM_NODEID exec bash {}'\n",
+                script);
+  return {"train.sbatch", head + start, true};
 }
 
 Json lora_target_names(const Subject& s) {

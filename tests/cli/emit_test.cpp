@@ -54,6 +54,26 @@ TEST_CASE("emit writes the files it names, with the plan and what is predicted o
   CHECK((mode & fs::perms::owner_exec) != fs::perms::none);
 }
 
+TEST_CASE("files of a plan on two kinds of GPU say so, and check judges them on both") {
+  const TemporaryFolder folder;
+  const std::string kinds = "h100-sxm:16+a100-80gb-sxm:16";
+  const std::string plan = plan_file(
+      folder, "--model llama3-8b --hardware " + kinds + " --pp 2 --pipeline-layout 23,9 --zero 1");
+  REQUIRE(run("emit " + plan + " --framework megatron --out " + folder.file("job")).code == 0);
+  CHECK(read_text_file(folder.file("job/hosts.txt")) ==
+        "h100-sxm-node-0\nh100-sxm-node-1\na100-80gb-sxm-node-0\na100-80gb-sxm-node-1\n");
+  std::string files;
+  for (const char* name : {"train.sh", "args.sh", "train.sbatch", "hosts.txt"}) {
+    files += ' ' + folder.file(std::string("job/") + name);
+  }
+  const Ran checked = run("check --no-best --json" + files);
+  CHECK(checked.code == 0);
+  const Json job = checked.json()["this_job"];
+  CHECK(job["hardware"] == kinds);
+  CHECK(job["plan"] == read_json_file(plan)["plan"]);
+  CHECK(job["step_time_s"] == read_json_file(plan)["step_time_s"]);
+}
+
 TEST_CASE("emit says that packing is the reader's to do") {
   const TemporaryFolder folder;
   const std::string plan = plan_file(folder, std::string(kMoe) + " --document-len 500");

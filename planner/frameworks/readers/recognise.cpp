@@ -64,10 +64,11 @@ bool is_hostfile(const ConfigText& file) {
 }  // namespace
 
 FileKind file_kind_of(const ConfigText& file) {
-  const std::string extension = std::filesystem::path(file.name).extension().string();
+  const std::filesystem::path path(file.name);
+  const std::string extension = path.extension().string();
   const std::size_t start = file.text.find_first_not_of(" \t\r\n", byte_order_mark(file.text));
   if (start == std::string::npos) return FileKind::empty;
-  if (extension == ".md") return FileKind::prose;
+  if (extension == ".md" || path.filename() == kHostsFile) return FileKind::prose;
   if (extension == ".json" || file.text[start] == '{') return FileKind::json;
   if (extension == ".yaml" || extension == ".yml") return FileKind::yaml;
   if (extension == ".py") return FileKind::python;

@@ -25,6 +25,9 @@ enum class FileKind : std::uint8_t {
 };
 FileKind file_kind_of(const ConfigText& file);
 
+// Names of nodes alone, which emit writes for Slurm.
+inline constexpr std::string_view kHostsFile = "hosts.txt";
+
 enum class JsonKind : std::uint8_t {
   plan,
   model,

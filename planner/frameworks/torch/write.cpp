@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/kinds_of_nodes.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/writers.h"
 
@@ -190,6 +191,12 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       keywords(options, "parallelism"), keywords(options, "compile"),
       checkpoint == "None" ? "None" : checkpoint + ".Config()", kTraining.save_interval);
   const Nodes nodes = nodes_of(s);
+  // torch's elastic rendezvous ranks nodes by their names, whatever --node-rank says
+  // (dynamic_rendezvous.py: sorted participants); the static one does as it is told.
+  const std::string_view meeting =
+      on_several_kinds(s)
+          ? "--master-addr \"${MASTER_ADDR:-localhost}\" --master-port 29500"
+          : "--rdzv-backend c10d --rdzv-endpoint \"${MASTER_ADDR:-localhost}:29500\"";
   const std::string script = fmt::format(
       "#!/bin/bash\n{}# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>\n"
       "# MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch.\n"
@@ -198,9 +205,9 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "export PYTHONPATH=\"$PWD:$TORCHTITAN_DIR\"\n"
       "export PYTORCH_ALLOC_CONF=expandable_segments:True\n"
       "torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
-      "  --rdzv-backend c10d --rdzv-endpoint \"${{MASTER_ADDR:-localhost}}:29500\" \\\n"
+      "  {} \\\n"
       "  -m torchtitan.train --module qplan_config --config qplan\n",
-      remark_lines(remarks), nodes.gpus, nodes.count);
+      remark_lines(remarks), nodes.gpus, nodes.count, meeting);
   return {{"qplan_config.py", text, false},
           {"train.sh", script, true},
           slurm_script(s, remarks, "train.sh")};
