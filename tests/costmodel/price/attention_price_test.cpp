@@ -76,6 +76,29 @@ TEST_CASE("attention in fp8 meets what cuDNN reached on H200, GB200 and GB300") 
   CHECK(teraflops(a, machine("mi300x")) == bf16);
 }
 
+// AITER's assembly, bf16, causal, sums in fp32 (ROCm/aiter 0403bcdf, op_tests/cpp/mha/README.md).
+TEST_CASE("attention of an MI300X and an MI355X takes what AMD's kernels do") {
+  struct Row {
+    const char* gpu;
+    std::int64_t batch, heads, s;
+    double forward, backward;
+  };
+  for (const Row& r :
+       {Row{"mi300x", 8, 64, 2048, 452, 348}, Row{"mi300x", 8, 32, 4096, 513, 409},
+        Row{"mi300x", 4, 64, 8192, 541, 435}, Row{"mi300x", 1, 64, 16384, 542, 412},
+        Row{"mi355x", 8, 64, 2048, 963, 630}, Row{"mi355x", 8, 32, 4096, 1167, 726},
+        Row{"mi355x", 4, 64, 8192, 1319, 774}, Row{"mi355x", 1, 64, 16384, 1392, 809}}) {
+    CAPTURE(r.gpu);
+    CAPTURE(r.s);
+    const HardwareProfile& p = machine(r.gpu);
+    const auto burst = [&](Pass pass) {
+      return teraflops(causal(r.batch, r.heads, r.s, pass), p) / p.attention.back().sustain;
+    };
+    CHECK(error_of(burst(Pass::forward), r.forward) < 0.08);
+    CHECK(error_of(burst(Pass::backward), r.backward) < 0.08);
+  }
+}
+
 // torch SDPA's flash backend, 2026-11 (docs/evidence/archive/issue3-h200.json); worst of 36 shapes
 // 19%.
 TEST_CASE("FlashAttention-2 on Hopper reaches half of what cuDNN does") {

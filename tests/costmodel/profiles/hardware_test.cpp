@@ -129,7 +129,7 @@ TEST_CASE("what the data sheets of cards for PCIe and of AMD say") {
 }
 
 // ROCm/rocm-blogs, measuring-max-achievable-flops-part2: 708, 843 in bf16, 1273 and 1519 in fp8.
-TEST_CASE("an MI300X multiplies large matrices at nearly the best that AMD found, no faster") {
+TEST_CASE("an MI300X multiplies large matrices at most of the best that AMD found, no faster") {
   const auto rate = [](const char* name, DType dtype) {
     const HardwareProfile p = load_hardware(name);
     const Gemm product{.m = 16384, .n = 16384, .k = 16384, .dtype = dtype};
@@ -141,7 +141,31 @@ TEST_CASE("an MI300X multiplies large matrices at nearly the best that AMD found
                                           {"mi325x", DType::fp8, 1519.0}}) {
     CAPTURE(name);
     CHECK(rate(name, dtype) < best);
-    CHECK(rate(name, dtype) > 0.88 * best);
+    CHECK(rate(name, dtype) > 0.85 * best);
+  }
+}
+
+// Llama 70B's shapes: SemiAnalysis, MI300X vs H100 vs H200, part 1 (December 2024). Others: Azure's
+// ND MI300X v5 (samuel-bohman/AI-benchmarking-guide).
+TEST_CASE("an MI300X multiplies training's matrices as torch and hipBLASLt do") {
+  const HardwareProfile p = load_hardware("mi300x");
+  const auto rate = [&p](std::int64_t m, std::int64_t n, std::int64_t k, DType dtype) {
+    const Gemm product{.m = m, .n = n, .k = k, .dtype = dtype};
+    return flops(Work(product)).value() / gemm_price(product, p).time.value() / 1e12;
+  };
+  const auto mean = [&rate](DType dtype) {
+    return (rate(16384, 1280, 8192, dtype) + rate(16384, 8192, 1024, dtype) +
+            rate(16384, 7168, 8192, dtype) + rate(16384, 8192, 3584, dtype) +
+            rate(8192, 8192, 8192, dtype)) /
+           5;
+  };
+  CHECK(mean(DType::bf16) / p.gemm.at(Precision::bf16).sustain ==
+        doctest::Approx(620).epsilon(0.02));
+  CHECK(mean(DType::fp8) == doctest::Approx(990).epsilon(0.04));
+  for (const auto& [side, measured] : {std::pair{4096, 955.17}, std::pair{8192, 1159.23},
+                                       std::pair{16384, 1015.1}, std::pair{32768, 1029.14}}) {
+    CAPTURE(side);
+    CHECK(rate(side, side, side, DType::fp8) == doctest::Approx(measured).epsilon(0.09));
   }
 }
 
