@@ -1,391 +1,281 @@
-// The gated delta rule token by token. With decay a, strength b and scale s = 1 / sqrt(key_dim):
+// The gated delta rule in chunks of tokens (arXiv 2406.06484, 2412.06464). With decay a, strength b
+// and scale s = 1 / sqrt(key_dim) a head's state S and what it gives are
 //
 //   S = a S;   e = v - S^T k;   S += b k e^T;   out = s S^T q
 //
-// A state's columns need nothing of each other: blocks have 32 of them. Backward, D being the
-// gradient of the state that a token leaves,
+// With d(j, i) the product of the decays behind token j up to i, and S the state that a chunk
+// begins with, its errors E, one a row, follow from each other:
 //
-//   D += s q dout^T;   de = b D^T k;   dv = de;   D -= k de^T;   D = a D
+//   (1 + A) E = Z;   A_ij = d(j, i) b_j (k_i . k_j) for j < i;   Z_i = v_i - d(0, i) S^T k_i
 //
-// goes through the tokens from behind, by columns and without S. Once e and D^T k are known, what
-// is added to S and D is, and their rows need nothing of each other either:
+// T, the inverse of 1 + A, needs no state, and neither do T V and W = T d(0, .) K: what is left to
+// do from chunk to chunk is E = T V - W S and what tokens add to S. Then outputs are
 //
-//   dq = s S dout;   dk = b D e - S de, D before and S without what the token takes off and adds.
+//   out_i = s d(0, i) S^T q_i + sum over j <= i of s d(j, i) b_j (q_i . k_j) e_j
 //
-// So no state is stored, and nobody adds up what blocks made of one number. The decay's gradient is
-// the product <D, S> between tokens: it grows, from the end on, by out . dout - v . dv a token.
+// Backward, G being the gradient of the state that a chunk leaves, b_j D_j is that of e_j as what
+// tokens give and what is added to the state depend on it, and dZ = dv = T^T (b D). From dZ, E, S
+// and G follow all others. The gradient of a decay's logarithm at t is the sum of all that was
+// carried across it, as of the scan (kernels/scan.cu).
 
-#include "kernels/recurrence.cuh"
+#include "kernels/delta_rule.cuh"
 
 namespace qplan::kernels {
+namespace delta {
 namespace {
 
-// Of a token and value head, in fp32.
-struct Between {
-  float *error, *derror;           // e, and D^T k: (rows, value_heads * value_dim)
-  float *dq, *dk_read, *dk_added;  // (rows, value_heads * key_dim)
-};
-
-struct Place {
-  std::int64_t begin, head, key_head, first;  // first: of the block's rows of the state
-};
-__device__ Place place_of(const DeltaRule& r) {
-  const std::int64_t sequence = blockIdx.x / r.value_heads, head = blockIdx.x % r.value_heads;
-  return {sequence * r.seq_len, head, head / (r.value_heads / r.key_heads),
-          std::int64_t{blockIdx.y} * kStateRows};
+// A warp has a chunk and head.
+__global__ void __launch_bounds__(kThreads) delta_gates_kernel(Between b, DeltaRule r) {
+  const std::int64_t i = thread_index() / kWarp, head = i % r.value_heads;
+  if (i >= r.batch * chunks_of(r.seq_len) * r.value_heads) return;
+  const ChunkPlace at = chunk_at(i / r.value_heads, r.seq_len);
+  b.gates[i].fill([&](int token, float& decay, float& strength) {
+    if (token >= at.rows) return;
+    const std::int64_t from = (at.row + token) * r.value_heads + head;
+    decay = r.decay[from];
+    strength = static_cast<float>(r.strength[from]);
+  });
 }
 
-__device__ float scale_of(const DeltaRule& r) {
-  return rsqrtf(static_cast<float>(r.key_dim));
-}
+// ---- within chunks: T, W and T V ----
 
-// Decays and strengths of the tokens that come; on the way back a token's state has been decayed by
-// the one that is walked before it.
-struct ComingGates {
-  ComingNumber decay, strength;
-  __device__ void fetch(const Walk& walk, const DeltaRule& r, std::int64_t head, bool back) {
-    decay.fetch(walk, [&](std::int64_t row) {
-      if (back && walk.is_last(row)) return 0.0F;
-      return r.decay[(back ? row + 1 : row) * r.value_heads + head];
-    });
-    strength.fetch(walk, [&](std::int64_t row) {
-      return static_cast<float>(r.strength[row * r.value_heads + head]);
-    });
-  }
-  template <class Stage>
-  __device__ void put(Stage& s) const {
-    decay.put(s.numbers[0], [](float x) { return expf(x); });
-    strength.put(s.numbers[1], [](float x) { return x; });
-  }
-};
+constexpr int kSquare = 16, kSquares = kChunk / kSquare;
+static_assert(kSquare * kSquare == kChunkThreads, "a thread has a number of a square");
 
-// A token's numbers of one head.
-__device__ RowsOf<bf16> keys_of(const DeltaRule& r, const bf16* x, const Place& at) {
-  return {x, r.key_heads * r.key_dim, at.key_head * r.key_dim, r.key_dim};
-}
-template <class T>
-__device__ RowsOf<T> values_of(const DeltaRule& r, const T* x, const Place& at) {
-  return {x, r.value_heads * r.value_dim, at.head * r.value_dim, r.value_dim};
-}
-// ... those of the block's rows of the state.
-template <class T>
-__device__ RowsOf<T> own_of(RowsOf<T> all, const Place& at) {
-  return {all.x, all.stride, all.first + at.first, all.cols - at.first};
-}
+// The inverse of a lower triangle whose diagonal is 1, in fp32: squares on the diagonal row by row,
+// and those below from what is above and right of them.
+struct Triangle {
+  float a[kChunk][kChunk + 1], inverse[kChunk][kChunk + 1];
+  float product[kSquares - 1][kSquare][kSquare + 1];
 
-// Columns of the state. out: what is read of it; error: e. One of the two is null.
-template <int Own>
-__device__ void walk_state(bf16* out, float* error, const DeltaRule& r, Staged<Own, 2>& s) {
-  constexpr int kCols = kLanes * Own;
-  const Place at = place_of(r);
-  const int own = state_row();
-  const bool inside = at.first + own < r.value_dim;
-  const float scale = scale_of(r);
-  const RowsOf<bf16> keys = keys_of(r, r.k, at), queries = keys_of(r, r.q, at);
-  const RowsOf<bf16> values = own_of(values_of(r, r.v, at), at);
-  Walk walk(at.begin, r.seq_len, /*back=*/false);
-  StateRow<Own> state;
-  Coming<bf16, kCols> k, q;
-  Coming<bf16, kStateRows> v;
-  ComingGates gates;
-  walk.each(
-      [&] {
-        k.fetch(walk, keys);
-        if (out != nullptr) q.fetch(walk, queries);
-        v.fetch(walk, values);
-        gates.fetch(walk, r, at.head, /*back=*/false);
-      },
-      [&] {
-        k.put(s.vectors[0]);
-        if (out != nullptr) q.put(s.vectors[1]);
-        v.put(s.rows[0]);
-        gates.put(s);
-      },
-      [&](int i, std::int64_t row) {
-        state.scale(s.numbers[0][i]);
-        const float e = s.rows[0][i][own] - state.dot(s.vectors[0][i]);
-        state.add(s.numbers[1][i] * e, s.vectors[0][i]);
-        const std::int64_t to = row * values.stride + values.first + own;
-        if (out != nullptr) {
-          const float read = scale * state.dot(s.vectors[1][i]);
-          if (speaks() && inside) out[to] = __float2bfloat16_rn(read);
-        } else if (speaks() && inside) {
-          error[to] = e;
+  __device__ void invert() {
+    if (threadIdx.x < kChunk) {
+      const int col = threadIdx.x, first = col / kSquare * kSquare;
+      float x[kSquare];
+#pragma unroll
+      for (int i = 0; i < kSquare; ++i) {
+        x[i] = first + i == col ? 1 : 0;
+#pragma unroll
+        for (int j = 0; j < i; ++j) x[i] -= a[first + i][first + j] * x[j];
+        inverse[first + i][col] = x[i];
+      }
+    }
+    const int row = threadIdx.x / kSquare, col = threadIdx.x % kSquare;
+    for (int below = 1; below < kSquares; ++below) {
+      __syncthreads();
+      for (int n = 0; n + below < kSquares; ++n) {
+        const int from = n * kSquare, to = from + below * kSquare;
+        float sum = 0;
+        for (int first = from; first < to; first += kSquare) {
+#pragma unroll
+          for (int k = first; k < first + kSquare; ++k) {
+            sum += a[to + row][k] * inverse[k][from + col];
+          }
         }
-      });
-}
-
-// Columns of the state's gradient.
-template <int Own>
-__device__ void walk_gradient(float* derror, bf16* dv, const DeltaRule& r, const bf16* dout,
-                              Staged<Own, 2>& s) {
-  constexpr int kCols = kLanes * Own;
-  const Place at = place_of(r);
-  const int own = state_row();
-  const bool inside = at.first + own < r.value_dim;
-  const float scale = scale_of(r);
-  const RowsOf<bf16> keys = keys_of(r, r.k, at), queries = keys_of(r, r.q, at);
-  const RowsOf<bf16> outs = own_of(values_of(r, dout, at), at);
-  Walk walk(at.begin, r.seq_len, /*back=*/true);
-  StateRow<Own> gradient;
-  Coming<bf16, kCols> k, q;
-  Coming<bf16, kStateRows> d;
-  ComingGates gates;
-  walk.each(
-      [&] {
-        k.fetch(walk, keys);
-        q.fetch(walk, queries);
-        d.fetch(walk, outs);
-        gates.fetch(walk, r, at.head, /*back=*/true);
-      },
-      [&] {
-        k.put(s.vectors[0]);
-        q.put(s.vectors[1]);
-        d.put(s.rows[0]);
-        gates.put(s);
-      },
-      [&](int i, std::int64_t row) {
-        gradient.scale(s.numbers[0][i]);
-        gradient.add(scale * s.rows[0][i][own], s.vectors[1][i]);
-        const float de = gradient.dot(s.vectors[0][i]), strength = s.numbers[1][i];
-        gradient.add(-strength * de, s.vectors[0][i]);
-        if (!speaks() || !inside) return;
-        const std::int64_t to = row * outs.stride + outs.first + own;
-        derror[to] = de;
-        dv[to] = __float2bfloat16_rn(strength * de);
-      });
-}
-
-// What tokens add to the state and take off its gradient, but for their strength, and the gradient
-// of what they gave.
-template <int Own>
-struct ComingValues {
-  Coming<float, kLanes * Own> error, derror;
-  Coming<bf16, kLanes * Own> dout;
-  __device__ void fetch(const Walk& walk, const DeltaRule& r, const Between& b, const bf16* d,
-                        const Place& at) {
-    error.fetch(walk, values_of<float>(r, b.error, at));
-    derror.fetch(walk, values_of<float>(r, b.derror, at));
-    dout.fetch(walk, values_of(r, d, at));
-  }
-  __device__ void put(Staged<Own, 3>& s) const {
-    error.put(s.vectors[0]);
-    derror.put(s.vectors[1]);
-    dout.put(s.vectors[2]);
+        product[n][row][col] = sum;
+      }
+      __syncthreads();
+      for (int n = 0; n + below < kSquares; ++n) {
+        const int from = n * kSquare, to = from + below * kSquare;
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < kSquare; ++k) sum += inverse[to + row][to + k] * product[n][k][col];
+        inverse[to + row][from + col] = -sum;
+      }
+    }
+    __syncthreads();
   }
 };
 
-// Rows of the state, for the gradients of what reads them.
-template <int Own>
-__device__ void read_state(const Between& b, const DeltaRule& r, const bf16* dout,
-                           Staged<Own, 3>& s) {
-  const Place at = place_of(r);
-  const int own = state_row();
-  const bool inside = at.first + own < r.key_dim;
-  const float scale = scale_of(r);
-  const RowsOf<bf16> keys = own_of(keys_of(r, r.k, at), at);
-  Walk walk(at.begin, r.seq_len, /*back=*/false);
-  StateRow<Own> state;
-  ComingValues<Own> values;
-  Coming<bf16, kStateRows> k;
+struct Inverses {
+  Tile<kChunk, kChunk> t, decayed;  // columns of the second decay from the chunk's begin on
+};
+template <int KeyDim, int ValueDim>
+struct PrepareShared {
+  Tile<kChunk, KeyDim> k;
+  Tile<kChunk, ValueDim> v;
+  union {
+    Triangle triangle;
+    Inverses inverses;
+  };
+  ChunkGates gates;
+};
+
+template <int KeyDim, int ValueDim>
+__global__ void __launch_bounds__(kChunkThreads) delta_prepare_kernel(Between b, DeltaRule r) {
+  auto& m = shared_memory<PrepareShared<KeyDim, ValueDim>>();
+  const ChunkPlace at = chunk_at(blockIdx.x, r.seq_len);
+  const std::int64_t head = blockIdx.y;
+  {
+    const auto k = coming(m.k, keys_of(r, r.k, at, key_head_of(r, head)));
+    const auto v = coming(m.v, values_of(r, r.v, at, head));
+    const auto gates = coming(gates_of(r, b, at, head));
+    gates.put(m.gates);
+    k.put(m.k);
+    v.put(m.v);
+  }
+  __syncthreads();
+  Product<kChunk, kChunk> pairs;
+  pairs.add(plain(m.k), transposed(m.k));
+  pairs.each([&](int i, int j, float first, float second) {
+    const auto weight = [&](int token) {
+      return token < i ? m.gates.from_to(token, i) * m.gates.strength[token] : 0;
+    };
+    m.triangle.a[i][j] = first * weight(j);
+    m.triangle.a[i][j + 1] = second * weight(j + 1);
+  });
+  __syncthreads();
+  m.triangle.invert();
+  pairs.each([&](int i, int j, float& first, float& second) {
+    first = j <= i ? m.triangle.inverse[i][j] : 0;
+    second = j + 1 <= i ? m.triangle.inverse[i][j + 1] : 0;
+  });
+  __syncthreads();  // tiles lie where the triangle was
+  pairs.put(m.inverses.t);
+  pairs.each([&](int i, int j, float first, float second) {
+    m.inverses.decayed.put(i, j, first * m.gates.since_begin[j],
+                           second * m.gates.since_begin[j + 1]);
+  });
+  if (b.t != nullptr) {
+    pairs.write(b.t + own_begin(r, at, head, kChunk, kChunk), kChunk, kChunk, kChunk);
+  }
+  __syncthreads();
+  Product<kChunk, KeyDim> w;
+  w.add(plain(m.inverses.decayed), plain(m.k));
+  w.write(b.w + own_begin(r, at, head, kChunk, r.key_dim), r.key_dim, kChunk, r.key_dim);
+  Product<kChunk, ValueDim> e;
+  e.add(plain(m.inverses.t), plain(m.v));
+  e.write(b.e + own_begin(r, at, head, kChunk, r.value_dim), r.value_dim, kChunk, r.value_dim);
+}
+
+// ---- from chunk to chunk ----
+
+// Of a chunk and of the next, where both are under way.
+template <int KeyDim>
+struct StateShared {
+  Tile<kChunk, KeyDim> k[2], w[2];
+  Tile<KeyDim, kSlice> state;
+  Tile<kChunk, kSlice> error;
+  ChunkGates gates[2];
+};
+
+// A block walks along a sequence with columns of a head's state, and makes E of T V.
+template <int KeyDim>
+__global__ void __launch_bounds__(kChunkThreads) delta_states_kernel(Between b, DeltaRule r) {
+  auto& m = shared_memory<StateShared<KeyDim>>();
+  const std::int64_t sequence = blockIdx.x / r.value_heads, head = blockIdx.x % r.value_heads;
+  const std::int64_t first = std::int64_t{blockIdx.y} * kSlice, cols = r.value_dim - first;
+  const std::int64_t chunks = chunks_of(r.seq_len);
+  Coming<kChunk, KeyDim> k, w;
   ComingGates gates;
-  walk.each(
-      [&] {
-        values.fetch(walk, r, b, dout, at);
-        k.fetch(walk, keys);
-        gates.fetch(walk, r, at.head, /*back=*/false);
-      },
-      [&] {
-        values.put(s);
-        k.put(s.rows[0]);
-        gates.put(s);
-      },
-      [&](int i, std::int64_t row) {
-        const float strength = s.numbers[1][i];
-        state.scale(s.numbers[0][i]);
-        const float dk = -strength * state.dot(s.vectors[1][i]);
-        state.add(strength * s.rows[0][i][own], s.vectors[0][i]);
-        const float dq = scale * state.dot(s.vectors[2][i]);
-        if (!speaks() || !inside) return;
-        const std::int64_t to = (row * r.value_heads + at.head) * r.key_dim + at.first + own;
-        b.dk_read[to] = dk;
-        b.dq[to] = dq;
-      });
-}
-
-// Rows of the state's gradient, for that of the keys that add to the state.
-template <int Own>
-__device__ void read_gradient(const Between& b, const DeltaRule& r, const bf16* dout,
-                              Staged<Own, 3>& s) {
-  const Place at = place_of(r);
-  const int own = state_row();
-  const bool inside = at.first + own < r.key_dim;
-  const float scale = scale_of(r);
-  const RowsOf<bf16> keys = own_of(keys_of(r, r.k, at), at),
-                     queries = own_of(keys_of(r, r.q, at), at);
-  Walk walk(at.begin, r.seq_len, /*back=*/true);
-  StateRow<Own> gradient;
-  ComingValues<Own> values;
-  Coming<bf16, kStateRows> k, q;
-  ComingGates gates;
-  walk.each(
-      [&] {
-        values.fetch(walk, r, b, dout, at);
-        k.fetch(walk, keys);
-        q.fetch(walk, queries);
-        gates.fetch(walk, r, at.head, /*back=*/true);
-      },
-      [&] {
-        values.put(s);
-        k.put(s.rows[0]);
-        q.put(s.rows[1]);
-        gates.put(s);
-      },
-      [&](int i, std::int64_t row) {
-        const float strength = s.numbers[1][i];
-        gradient.scale(s.numbers[0][i]);
-        gradient.add(scale * s.rows[1][i][own], s.vectors[2][i]);
-        const float dk = strength * gradient.dot(s.vectors[0][i]);
-        gradient.add(-strength * s.rows[0][i][own], s.vectors[1][i]);
-        if (!speaks() || !inside) return;
-        b.dk_added[(row * r.value_heads + at.head) * r.key_dim + at.first + own] = dk;
-      });
-}
-
-template <int Own>
-__global__ void __launch_bounds__(kWalkThreads) delta_rule_kernel(bf16* out, DeltaRule rule) {
-  __shared__ Staged<Own, 2> staged;
-  walk_state<Own>(out, nullptr, rule, staged);
-}
-
-// The two ways along a sequence at once.
-template <int Own>
-__global__ void __launch_bounds__(kWalkThreads)
-    delta_columns_kernel(Between b, bf16* dv, DeltaRule rule, const bf16* dout) {
-  __shared__ Staged<Own, 2> staged;
-  if (blockIdx.z == 0) {
-    walk_state<Own>(nullptr, b.error, rule, staged);
-  } else {
-    walk_gradient<Own>(b.derror, dv, rule, dout, staged);
+  Product<kChunk, kSlice> given, error;  // T V of the next chunk, E
+  const auto fetch = [&](std::int64_t chunk) {
+    const ChunkPlace at = chunk_at(sequence, chunk, r.seq_len);
+    k.fetch(keys_of(r, r.k, at, key_head_of(r, head)));
+    w.fetch(own_of(r, b.w, at, head, kChunk, r.key_dim));
+    gates.fetch(gates_of(r, b, at, head));
+    given.read(b.e + own_begin(r, at, head, kChunk, r.value_dim) + first, r.value_dim, kChunk,
+               cols);
+  };
+  Product<KeyDim, kSlice> state;
+  fetch(0);
+  for (std::int64_t n = 0; n < chunks; ++n) {
+    const ChunkPlace at = chunk_at(sequence, n, r.seq_len);
+    auto &own_k = m.k[n % 2], &own_w = m.w[n % 2];
+    ChunkGates& own = m.gates[n % 2];
+    k.put(own_k);
+    w.put(own_w);
+    gates.put(own);
+    state.put(m.state);
+    error = {};
+    const auto values = given;
+    __syncthreads();
+    if (n + 1 < chunks) fetch(n + 1);
+    error.add(plain(own_w), plain(m.state));
+    error.subtract_from(values);
+    error.each([&](int t, int c, float one, float other) {
+      m.error.put(t, c, own.added[t] * one, own.added[t] * other);
+    });
+    __syncthreads();
+    state.write(b.begin + own_begin(r, at, head, r.key_dim, r.value_dim) + first, r.value_dim,
+                r.key_dim, cols);
+    state.scale(own.whole());
+    state.add(transposed(own_k), plain(m.error));
+    error.write(b.e + own_begin(r, at, head, kChunk, r.value_dim) + first, r.value_dim, kChunk,
+                cols);
   }
 }
 
-template <int Own>
-__global__ void __launch_bounds__(kWalkThreads)
-    delta_rows_kernel(Between b, DeltaRule rule, const bf16* dout) {
-  __shared__ Staged<Own, 3> staged;
-  if (blockIdx.z == 0) {
-    read_state<Own>(b, rule, dout, staged);
-  } else {
-    read_gradient<Own>(b, rule, dout, staged);
+// ---- outputs ----
+
+template <int KeyDim, int ValueDim>
+__global__ void __launch_bounds__(kChunkThreads)
+    delta_outputs_kernel(bf16* out, Between b, DeltaRule r) {
+  auto& m = shared_memory<OutputShared<KeyDim, ValueDim>>();
+  const ChunkPlace at = chunk_at(blockIdx.x, r.seq_len);
+  const std::int64_t head = blockIdx.y, key_head = key_head_of(r, head);
+  {
+    const auto q = coming(m.q, keys_of(r, r.q, at, key_head));
+    const auto k = coming(m.k, keys_of(r, r.k, at, key_head));
+    const auto e = coming(m.values, own_of(r, b.e, at, head, kChunk, r.value_dim));
+    const auto state = coming(m.state, own_of(r, b.begin, at, head, r.key_dim, r.value_dim));
+    const auto gates = coming(gates_of(r, b, at, head));
+    gates.put(m.gates);
+    q.put(m.q);
+    k.put(m.k);
+    e.put(m.values);
+    state.put(m.state);
   }
+  __syncthreads();
+  Product<kChunk, kChunk> pairs;
+  pairs.add(plain(m.q), transposed(m.k));
+  pairs.each([&](int i, int j, float& first, float& second) {
+    first = j <= i ? first * m.gates.from_to(j, i) * m.gates.strength[j] : 0;
+    second = j + 1 <= i ? second * m.gates.from_to(j + 1, i) * m.gates.strength[j + 1] : 0;
+  });
+  pairs.put(m.weights);
+  Product<kChunk, ValueDim> own;
+  own.add(plain(m.q), plain(m.state));
+  own.scale_rows([&](int i) { return m.gates.since_begin[i]; });
+  __syncthreads();
+  own.add(plain(m.weights), plain(m.values));
+  own.scale(scale_of(r));
+  const std::int64_t stride = r.value_heads * r.value_dim;
+  own.write(out + at.row * stride + head * r.value_dim, stride, at.rows, r.value_dim);
 }
 
-// Sums over the value heads of a key head, and the numbers a head; a warp for a token's key head.
-// ddecay: what <D, S> grows by.
-__global__ void __launch_bounds__(kThreads)
-    delta_sums_kernel(DeltaRuleGradients g, Between b, DeltaRule r) {
-  const std::int64_t i = thread_index() / kWarp, rows = r.batch * r.seq_len;
-  const int lane = threadIdx.x % kWarp;
-  if (i >= rows * r.key_heads) return;
-  const std::int64_t row = i / r.key_heads, key_head = i % r.key_heads;
-  const std::int64_t group = r.value_heads / r.key_heads, key = i * r.key_dim;
-  constexpr int kMost = kWidestState / kWarp;
-  float dq[kMost] = {}, dk[kMost] = {};
-  for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-    const std::int64_t at = row * r.value_heads + head;
-    float grown = 0, dstrength = 0;
-#pragma unroll
-    for (int j = 0; j < kMost; ++j) {
-      const int c = j * kWarp + lane;
-      if (c >= r.key_dim) continue;
-      const std::int64_t own = at * r.key_dim + c;
-      dq[j] += b.dq[own];
-      dk[j] += b.dk_read[own] + b.dk_added[own];
-      grown += b.dq[own] * static_cast<float>(r.q[key + c]);
-    }
-    const auto strength = static_cast<float>(r.strength[at]);
-#pragma unroll
-    for (int j = 0; j < kMost; ++j) {
-      const int c = j * kWarp + lane;
-      if (c >= r.value_dim) continue;
-      const std::int64_t own = at * r.value_dim + c;
-      grown -= strength * b.derror[own] * static_cast<float>(r.v[own]);
-      dstrength += b.derror[own] * b.error[own];
-    }
-    grown = warp_sum(grown);
-    dstrength = warp_sum(dstrength);
-    if (lane > 0) continue;
-    g.ddecay[at] = grown;
-    g.dstrength[at] = __float2bfloat16_rn(dstrength);
-  }
-#pragma unroll
-  for (int j = 0; j < kMost; ++j) {
-    const int c = j * kWarp + lane;
-    if (c >= r.key_dim) continue;
-    g.dq[key + c] = __float2bfloat16_rn(dq[j]);
-    g.dk[key + c] = __float2bfloat16_rn(dk[j]);
-  }
-}
-
-dim3 grid_of(const DeltaRule& rule, std::int64_t rows, unsigned ways) {
-  return {static_cast<unsigned>(rule.batch * rule.value_heads), state_slices(rows), ways};
-}
-
-// A warp a sequence and head; its lanes have 32 tokens at a time, the last one's lane first.
-__global__ void __launch_bounds__(kThreads)
-    sum_from_behind_kernel(float* x, Rows rows, std::int64_t heads) {
-  const std::int64_t i = thread_index() / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  if (i >= rows.batch * heads) return;
-  float* const own = x + i / heads * rows.length * heads + i % heads;
-  double behind = 0;
-  for (std::int64_t last = rows.length - 1; last >= 0; last -= kWarp) {
-    const std::int64_t t = last - lane;
-    double sum = t >= 0 ? static_cast<double>(own[t * heads]) : 0;
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const double other = __shfl_up_sync(0xffffffffU, sum, step);
-      if (lane >= step) sum += other;
-    }
-    if (t >= 0) own[t * heads] = static_cast<float>(behind + sum);
-    behind += __shfl_sync(0xffffffffU, sum, kWarp - 1);
-  }
+template <int KeyDim, int ValueDim>
+void find(const Between& b, const DeltaRule& r, cudaStream_t stream) {
+  const std::int64_t all = r.batch * chunks_of(r.seq_len) * r.value_heads;
+  delta_gates_kernel<<<blocks_for(all * kWarp), kThreads, 0, stream>>>(b, r);
+  const auto prepare = delta_prepare_kernel<KeyDim, ValueDim>;
+  const auto prepare_bytes = shared_bytes<PrepareShared<KeyDim, ValueDim>>(prepare);
+  prepare<<<chunk_grid(r, r.value_heads), kChunkThreads, prepare_bytes, stream>>>(b, r);
+  const auto states = delta_states_kernel<KeyDim>;
+  const auto states_bytes = shared_bytes<StateShared<KeyDim>>(states);
+  states<<<walk_grid(r), kChunkThreads, states_bytes, stream>>>(b, r);
 }
 
 }  // namespace
 
-void sum_from_behind(float* x, Rows rows, std::int64_t heads, cudaStream_t stream) {
-  sum_from_behind_kernel<<<blocks_for(rows.batch * heads * kWarp), kThreads, 0, stream>>>(x, rows,
-                                                                                          heads);
-}
-
-void delta_rule(bf16* out, const DeltaRule& rule, cudaStream_t stream) {
-  with_state_width(rule.key_dim, [&](auto width) {
-    delta_rule_kernel<decltype(width)::kOwn>
-        <<<grid_of(rule, rule.value_dim, 1), kWalkThreads, 0, stream>>>(out, rule);
+void find_errors(const Between& b, const DeltaRule& r, cudaStream_t stream) {
+  with_widths(r, [&](auto key, auto value) {
+    find<decltype(key)::kWidth, decltype(value)::kWidth>(b, r, stream);
   });
 }
 
-void delta_rule_backward(const DeltaRuleGradients& gradients, const DeltaRule& rule,
-                         const bf16* dout, float* scratch, cudaStream_t stream) {
-  const std::int64_t all = rule.batch * rule.seq_len * rule.value_heads;
-  const std::int64_t keys = all * rule.key_dim, values = all * rule.value_dim;
-  const Between between{scratch, scratch + values, scratch + 2 * values,
-                        scratch + 2 * values + keys, scratch + 2 * values + 2 * keys};
-  with_state_width(rule.key_dim, [&](auto width) {
-    delta_columns_kernel<decltype(width)::kOwn>
-        <<<grid_of(rule, rule.value_dim, 2), kWalkThreads, 0, stream>>>(between, gradients.dv, rule,
-                                                                        dout);
+}  // namespace delta
+
+void delta_rule(bf16* out, const DeltaRule& r, bf16* scratch, cudaStream_t stream) {
+  using namespace delta;
+  const Between between = arranged(r, scratch, /*backward=*/false);
+  find_errors(between, r, stream);
+  with_widths(r, [&](auto key, auto value) {
+    constexpr int kKey = decltype(key)::kWidth, kValue = decltype(value)::kWidth;
+    const auto outputs = delta_outputs_kernel<kKey, kValue>;
+    const auto bytes = shared_bytes<OutputShared<kKey, kValue>>(outputs);
+    outputs<<<chunk_grid(r, r.value_heads), kChunkThreads, bytes, stream>>>(out, between, r);
   });
-  with_state_width(rule.value_dim, [&](auto width) {
-    delta_rows_kernel<decltype(width)::kOwn>
-        <<<grid_of(rule, rule.key_dim, 2), kWalkThreads, 0, stream>>>(between, rule, dout);
-  });
-  const std::int64_t tokens = rule.batch * rule.seq_len;
-  delta_sums_kernel<<<blocks_for(tokens * rule.key_heads * kWarp), kThreads, 0, stream>>>(
-      gradients, between, rule);
-  sum_from_behind(gradients.ddecay, {rule.batch, rule.seq_len}, rule.value_heads, stream);
 }
 
 }  // namespace qplan::kernels

@@ -109,6 +109,32 @@ __device__ inline float exp2_fast(float x) {
 #endif
 }
 
+// Two numbers side by side.
+__device__ inline std::uint32_t pair_of(float x, float y) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+  return *reinterpret_cast<const std::uint32_t*>(&two);
+}
+
+// Four threads have two numbers each of four times 8 columns; afterwards each has 8 of one.
+__device__ inline void transpose_quad(std::uint32_t (&v)[4]) {
+  const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+  std::uint32_t x = upper ? v[0] : v[2], y = upper ? v[1] : v[3];
+  x = __shfl_xor_sync(0xffffffffU, x, 2);
+  y = __shfl_xor_sync(0xffffffffU, y, 2);
+  v[0] = upper ? x : v[0];
+  v[1] = upper ? y : v[1];
+  v[2] = upper ? v[2] : x;
+  v[3] = upper ? v[3] : y;
+  x = odd ? v[0] : v[1];
+  y = odd ? v[2] : v[3];
+  x = __shfl_xor_sync(0xffffffffU, x, 1);
+  y = __shfl_xor_sync(0xffffffffU, y, 1);
+  v[0] = odd ? x : v[0];
+  v[1] = odd ? v[1] : x;
+  v[2] = odd ? y : v[2];
+  v[3] = odd ? v[3] : y;
+}
+
 // The sum over a block of `Threads`, for every thread. May be called again at once.
 template <int Threads, class T>
 __device__ inline T block_sum(T x) {

@@ -11,6 +11,9 @@ namespace qplan::kernels {
 inline constexpr std::int64_t kWidestState = 128;
 // Tokens that a convolution sees.
 inline constexpr std::int64_t kConvTaps = 4;
+// Tokens that the delta rule and the scan take at once; scratch is given in bf16 numbers for each
+// token and head, of sequences that are whole chunks.
+inline constexpr std::int64_t kChunkTokens = 64;
 
 // Where in a row of what a layer's projection makes its parts begin: what the convolution reads,
 // the gate, strengths and decays. Side by side; or with `key_heads` by key head: its query, its
@@ -77,15 +80,16 @@ struct DeltaRule {
   const float* decay = nullptr;
   const bf16* strength = nullptr;
 };
-void delta_rule(bf16* out, const DeltaRule& rule, cudaStream_t stream);
+// scratch: value_heads (key_dim + value_dim + key_dim value_dim / 64 + 10).
+void delta_rule(bf16* out, const DeltaRule& rule, bf16* scratch, cudaStream_t stream);
 struct DeltaRuleGradients {
   bf16 *dq = nullptr, *dk = nullptr, *dv = nullptr;
   float* ddecay = nullptr;
   bf16* dstrength = nullptr;
 };
-// scratch: value_heads (3 key_dim + 2 value_dim) numbers a token.
+// scratch: value_heads (key_dim + 2 value_dim + 64 + 2 key_dim value_dim / 64 + 10).
 void delta_rule_backward(const DeltaRuleGradients& gradients, const DeltaRule& rule,
-                         const bf16* dout, float* scratch, cudaStream_t stream);
+                         const bf16* dout, bf16* scratch, cudaStream_t stream);
 
 // y = x / sqrt(mean(x^2) + eps) w silu(gate), head by head of (rows, heads * value_dim); the gates
 // lie in what the projection made; w: (value_dim).
@@ -109,15 +113,15 @@ struct Scan {
   const bf16 *projected = nullptr, *xbc = nullptr;
   const bf16 *dt_bias = nullptr, *a_log = nullptr, *skip = nullptr;
 };
-// gated = out silu(gate).
-void scan(bf16* out, bf16* gated, const Scan& scan, cudaStream_t stream);
+// gated = out silu(gate). scratch: heads (head_dim state_size / 64 + 10).
+void scan(bf16* out, bf16* gated, const Scan& scan, bf16* scratch, cudaStream_t stream);
 // Of dprojected the gate's and the steps' columns; the three sums are added to, null: not wanted.
 struct ScanGradients {
   bf16 *dxbc = nullptr, *dprojected = nullptr;
   float *d_dt_bias = nullptr, *d_a_log = nullptr, *dskip = nullptr;
 };
-// scratch: heads (2 state_size + head_dim + 3) numbers a token.
+// scratch: heads (2 head_dim state_size / 64 + head_dim + 4 state_size + 11).
 void scan_backward(const ScanGradients& gradients, const Scan& scan, const bf16* out,
-                   const bf16* dgated, float* scratch, cudaStream_t stream);
+                   const bf16* dgated, bf16* scratch, cudaStream_t stream);
 
 }  // namespace qplan::kernels

@@ -1,353 +1,199 @@
-// Mamba-2's scan token by token. With step dt, decay a = exp(-exp(a_log) dt):
+// Mamba-2's scan in chunks of tokens (state-space duality, arXiv 2405.21060). With step dt and
+// decay a = exp(-exp(a_log) dt) a head's state S and what it gives are
 //
 //   S = a S + dt x B^T;   y = S C + skip x
 //
-// Neither rows nor columns of a state need others, nor do those of its gradient G, which goes
-// through the tokens from behind:
+// With d(j, i) the product of the decays behind token j up to i, and S the state that a chunk
+// begins with, a token i of the chunk reads
 //
-//   G = G + dy C^T;   dx = dt G B + skip dy;   dB = dt G^T x;   dC = S^T dy;   G = a G
+//   y_i = d(0, i) S C_i + sum over j <= i of d(j, i) dt_j (C_i . B_j) x_j + skip x_i
 //
-// So no state is stored. The gradient of a decay's logarithm is the product <G, S> between tokens:
-// it grows, from the end on, by C . dC - B . dB a token, of a head alone.
+// which are products of whole chunks. Backward the gradient G of the state that a chunk leaves
+// comes from behind as the state does from the front, and both are read likewise. The gradient of a
+// decay's logarithm at t is the sum of all that was carried across it, of pairs j < t <= i, from S
+// to i, from j to G, and from S to G: it grows from the chunk's end on, where it is <G, S>.
 
-#include "kernels/recurrence.cuh"
+#include "kernels/scan.cuh"
 
 namespace qplan::kernels {
+namespace ssd {
 namespace {
 
-// Columns of a row.
-struct Widths {
-  std::int64_t inner, shared, channels, projected;
-};
-__host__ __device__ Widths widths_of(const Scan& s) {
-  const std::int64_t inner = s.heads * s.head_dim, shared = s.groups * s.state_size;
-  return {inner, shared, inner + 2 * shared, 2 * inner + 2 * shared + s.heads};
+// A warp has a chunk and head.
+__global__ void __launch_bounds__(kThreads) scan_gates_kernel(ChunkGates* gates, Scan s) {
+  const std::int64_t i = thread_index() / kWarp, head = i % s.heads;
+  if (i >= s.batch * chunks_of(s.seq_len) * s.heads) return;
+  const ChunkPlace at = chunk_at(i / s.heads, s.seq_len);
+  gates[i].fill([&](int token, float& decay, float& strength) {
+    if (token >= at.rows) return;
+    strength = step_of(s, raw_step(s, at.row + token, head), head).size;
+    decay = rate_of(s, head) * strength;
+  });
 }
 
-// Of a token and head: what its step is made of.
-struct Step {
-  float raw, size, rate;
-  bool held;  // at the smallest
-};
-__device__ float raw_step(const Scan& s, std::int64_t row, std::int64_t head) {
-  const Widths w = widths_of(s);
-  return static_cast<float>(s.projected[row * w.projected + w.inner + w.channels + head]);
-}
-__device__ float rate_of(const Scan& s, std::int64_t head) {
-  return -expf(static_cast<float>(s.a_log[head]));
-}
-__device__ Step step_of(const Scan& s, float raw, std::int64_t head) {
-  Step step{};
-  step.raw = raw + static_cast<float>(s.dt_bias[head]);
-  const float size = softplus(step.raw);
-  step.held = size < s.step_min;
-  step.size = step.held ? s.step_min : size;
-  step.rate = rate_of(s, head);
-  return step;
-}
-__device__ Step step_at(const Scan& s, std::int64_t row, std::int64_t head) {
-  return step_of(s, raw_step(s, row, head), head);
-}
+// ---- states between chunks ----
 
-// In fp32: gradients of the scan's output (rows, heads * head_dim), of B, but for the step, and of
-// C a head each (rows, heads * state_size), and a number a token and head: what <G, S> grows by,
-// the gradients of the step as it scales the input, and of the skip.
-struct Between {
-  float *dy, *db, *dc, *grown, *of_step, *of_skip;
+constexpr int kSlice = 64;  // columns of a state that a block has
+
+// Of a chunk and of the next: no barrier but the one ahead of the products.
+template <int HeadDim>
+struct WalkShared {
+  Tile<kChunk, HeadDim> x[2];
+  Tile<kChunk, kSlice> b[2];
 };
 
-struct Place {
-  std::int64_t begin, head, group, first;  // first: of the block's rows of the state
-};
-__device__ Place place_of(const Scan& s) {
-  const std::int64_t sequence = blockIdx.x / s.heads, head = blockIdx.x % s.heads;
-  return {sequence * s.seq_len, head, head / (s.heads / s.groups),
-          std::int64_t{blockIdx.y} * kStateRows};
-}
-
-// Decays and steps of the tokens that come; on the way back a token's state has been decayed by the
-// one that is walked before it.
-struct ComingSteps {
-  ComingNumber decay, step;
-  __device__ void fetch(const Walk& walk, const Scan& s, std::int64_t head, bool back) {
-    decay.fetch(walk, [&](std::int64_t row) {
-      return raw_step(s, back && !walk.is_last(row) ? row + 1 : row, head);
-    });
-    step.fetch(walk, [&](std::int64_t row) { return raw_step(s, row, head); });
-  }
-  template <class Stage>
-  __device__ void put(Stage& stage, const Scan& s, std::int64_t head) const {
-    decay.put(stage.numbers[0], [&](float raw) {
-      const Step own = step_of(s, raw, head);
-      return expf(own.rate * own.size);
-    });
-    step.put(stage.numbers[1], [&](float raw) { return step_of(s, raw, head).size; });
-  }
-};
-
-// A token's B, or C, of one group, and its input of one head.
-__device__ RowsOf<bf16> shared_of(const Scan& s, const Place& at, bool c) {
-  const Widths w = widths_of(s);
-  return {s.xbc, w.channels, w.inner + (c ? w.shared : 0) + at.group * s.state_size, s.state_size};
-}
-__device__ RowsOf<bf16> inputs_of(const Scan& s, const Place& at) {
-  return {s.xbc, widths_of(s).channels, at.head * s.head_dim, s.head_dim};
-}
-// ... those of the block's rows of the state.
-template <class T>
-__device__ RowsOf<T> own_of(RowsOf<T> all, const Place& at) {
-  return {all.x, all.stride, all.first + at.first, all.cols - at.first};
-}
-
-template <int Own>
-__global__ void __launch_bounds__(kWalkThreads) scan_kernel(bf16* out, bf16* gated, Scan s) {
-  __shared__ Staged<Own, 2> stage;
-  const Place at = place_of(s);
-  const Widths w = widths_of(s);
-  const int own = state_row();
-  const RowsOf<bf16> bs = shared_of(s, at, false), cs = shared_of(s, at, true);
-  const RowsOf<bf16> inputs = own_of(inputs_of(s, at), at);
-  const RowsOf<bf16> gates{s.projected, w.projected, inputs.first, inputs.cols};
-  const auto skip = static_cast<float>(s.skip[at.head]);
-  Walk walk(at.begin, s.seq_len, /*back=*/false);
-  StateRow<Own> state;
-  Coming<bf16, kLanes * Own> b, c;
-  Coming<bf16, kStateRows> xs, zs;
-  ComingSteps steps;
-  walk.each(
-      [&] {
-        b.fetch(walk, bs);
-        c.fetch(walk, cs);
-        xs.fetch(walk, inputs);
-        zs.fetch(walk, gates);
-        steps.fetch(walk, s, at.head, /*back=*/false);
-      },
-      [&] {
-        b.put(stage.vectors[0]);
-        c.put(stage.vectors[1]);
-        xs.put(stage.rows[0]);
-        zs.put(stage.rows[1]);
-        steps.put(stage, s, at.head);
-      },
-      [&](int i, std::int64_t row) {
-        const float x = stage.rows[0][i][own], z = stage.rows[1][i][own];
-        state.scale(stage.numbers[0][i]);
-        state.add(stage.numbers[1][i] * x, stage.vectors[0][i]);
-        const float y = state.dot(stage.vectors[1][i]) + skip * x;
-        if (!speaks() || own >= inputs.cols) return;
-        const std::int64_t to = row * w.inner + inputs.first + own;
-        out[to] = __float2bfloat16_rn(y);
-        gated[to] = __float2bfloat16_rn(y * z * sigmoid(z));
-      });
-}
-
-// dy of the gated output's gradient, and the gate's gradient.
-__global__ void __launch_bounds__(kThreads)
-    scan_gate_backward_kernel(float* dy, bf16* dprojected, const bf16* out, const bf16* dgated,
-                              Scan s) {
-  const Widths w = widths_of(s);
-  const std::int64_t i = thread_index() * kVector, row = i / w.inner, c = i % w.inner;
-  if (row >= s.batch * s.seq_len) return;
-  Vector z = load(s.projected + row * w.projected + c), d = load(dgated + i);
-  const Vector y = load(out + i);
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    const float share = sigmoid(z.x[j]);
-    const float by_gate = d.x[j] * y.x[j] * share * (1 + z.x[j] * (1 - share));
-    d.x[j] *= z.x[j] * share;
-    z.x[j] = by_gate;
-  }
-  store(dprojected + row * w.projected + c, z);
-  auto* to = reinterpret_cast<float4*>(dy + i);
-  to[0] = {d.x[0], d.x[1], d.x[2], d.x[3]};
-  to[1] = {d.x[4], d.x[5], d.x[6], d.x[7]};
-}
-
-// By columns of the state, for C's gradient, and of its gradient, for B's: the two ways along a
-// sequence at once.
-template <int Own>
-__global__ void __launch_bounds__(kWalkThreads) scan_columns_kernel(Between b, Scan s) {
-  __shared__ Staged<Own, 2> stage;
+// A block walks along a sequence with a head's state, or its gradient (z = 1).
+template <int HeadDim>
+__global__ void __launch_bounds__(kChunkThreads)
+    scan_states_kernel(States states, const ChunkGates* gates, const bf16* dy, Scan s) {
+  auto& m = shared_memory<WalkShared<HeadDim>>();
   const bool back = blockIdx.z > 0;
-  const Place at = place_of(s);
-  const int own = state_row();
-  const RowsOf<bf16> inputs = inputs_of(s, at), shared = own_of(shared_of(s, at, back), at);
-  const RowsOf<float> outs{b.dy, widths_of(s).inner, at.head * s.head_dim, s.head_dim};
-  Walk walk(at.begin, s.seq_len, back);
-  StateRow<Own> state;
-  Coming<bf16, kLanes * Own> x;
-  Coming<float, kLanes * Own> dy;
-  Coming<bf16, kStateRows> c;
-  ComingSteps steps;
-  walk.each(
-      [&] {
-        x.fetch(walk, inputs);
-        dy.fetch(walk, outs);
-        c.fetch(walk, shared);
-        steps.fetch(walk, s, at.head, back);
-      },
-      [&] {
-        x.put(stage.vectors[0]);
-        dy.put(stage.vectors[1]);
-        c.put(stage.rows[0]);
-        steps.put(stage, s, at.head);
-      },
-      [&](int i, std::int64_t row) {
-        const float *const in = stage.vectors[0][i], *const out = stage.vectors[1][i];
-        const float size = back ? 1 : stage.numbers[1][i];
-        state.scale(stage.numbers[0][i]);
-        state.add(size * stage.rows[0][i][own], back ? out : in);
-        const float read = state.dot(back ? in : out);
-        if (!speaks() || own >= shared.cols) return;
-        (back ? b.db : b.dc)[(row * s.heads + at.head) * s.state_size + at.first + own] = read;
-      });
-}
-
-// By rows of the state's gradient, for the input's.
-template <int Own>
-__global__ void __launch_bounds__(kWalkThreads)
-    scan_rows_kernel(bf16* dxbc, const float* dy, Scan s) {
-  __shared__ Staged<Own, 2> stage;
-  const Place at = place_of(s);
-  const Widths w = widths_of(s);
-  const int own = state_row();
-  const RowsOf<bf16> bs = shared_of(s, at, false), cs = shared_of(s, at, true);
-  const RowsOf<float> outs =
-      own_of(RowsOf<float>{dy, w.inner, at.head * s.head_dim, s.head_dim}, at);
-  const auto skip = static_cast<float>(s.skip[at.head]);
-  Walk walk(at.begin, s.seq_len, /*back=*/true);
-  StateRow<Own> gradient;
-  Coming<bf16, kLanes * Own> b, c;
-  Coming<float, kStateRows> ds;
-  ComingSteps steps;
-  walk.each(
-      [&] {
-        b.fetch(walk, bs);
-        c.fetch(walk, cs);
-        ds.fetch(walk, outs);
-        steps.fetch(walk, s, at.head, /*back=*/true);
-      },
-      [&] {
-        b.put(stage.vectors[0]);
-        c.put(stage.vectors[1]);
-        ds.put(stage.rows[0]);
-        steps.put(stage, s, at.head);
-      },
-      [&](int i, std::int64_t row) {
-        const float d = stage.rows[0][i][own];
-        gradient.scale(stage.numbers[0][i]);
-        gradient.add(d, stage.vectors[1][i]);
-        const float dx = stage.numbers[1][i] * gradient.dot(stage.vectors[0][i]) + skip * d;
-        if (!speaks() || own >= outs.cols) return;
-        dxbc[row * w.channels + outs.first + own] = __float2bfloat16_rn(dx);
-      });
-}
-
-// Sums over the heads of a group, and the numbers a head; a warp for a token's group.
-__global__ void __launch_bounds__(kThreads) scan_sums_kernel(bf16* dxbc, Between b, Scan s) {
-  const std::int64_t i = thread_index() / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  if (i >= s.batch * s.seq_len * s.groups) return;
-  const Widths w = widths_of(s);
-  const std::int64_t row = i / s.groups, group = i % s.groups, heads = s.heads / s.groups;
-  const std::int64_t of_b = row * w.channels + w.inner + group * s.state_size;
-  const std::int64_t of_c = of_b + w.shared;
-  constexpr int kMost = kWidestState / kWarp;
-  float db[kMost] = {}, dc[kMost] = {};
-  for (std::int64_t head = group * heads; head < (group + 1) * heads; ++head) {
-    const std::int64_t at = row * s.heads + head;
-    const float size = step_at(s, row, head).size;
-    float by_b = 0, by_c = 0, by_skip = 0;
+  const std::int64_t sequence = blockIdx.x / s.heads, head = blockIdx.x % s.heads;
+  const std::int64_t first = std::int64_t{blockIdx.y} * kSlice, cols = s.state_size - first;
+  const std::int64_t chunks = chunks_of(s.seq_len);
+  bf16* const to = back ? states.end_gradients : states.begin;
+  Coming<kChunk, HeadDim> x;
+  Coming<kChunk, kSlice> b;
+  float weights[Coming<kChunk, HeadDim>::kOwn], whole = 0;
+  const auto place = [&](std::int64_t n) {
+    return chunk_at(sequence, back ? chunks - 1 - n : n, s.seq_len);
+  };
+  const auto fetch = [&](const ChunkPlace& at) {
+    x.fetch(back ? outputs_of(s, dy, at, head) : inputs_of(s, at, head));
+    Rectangle shared = shared_of(s, at, group_of(s, head), back);
+    shared.x += first;
+    shared.cols = cols;
+    b.fetch(shared);
+    const ChunkGates& own = gates_of(s, gates, at, head);
+    const float* const weight = back ? own.since_begin : own.added;
 #pragma unroll
-    for (int j = 0; j < kMost; ++j) {
-      const int c = j * kWarp + lane;
-      if (c < s.state_size) {
-        const float own_b = b.db[at * s.state_size + c], own_c = b.dc[at * s.state_size + c];
-        db[j] += size * own_b;
-        dc[j] += own_c;
-        by_b += static_cast<float>(s.xbc[of_b + c]) * own_b;
-        by_c += static_cast<float>(s.xbc[of_c + c]) * own_c;
-      }
-      if (c < s.head_dim) {
-        const std::int64_t x = head * s.head_dim + c;
-        by_skip += static_cast<float>(s.xbc[row * w.channels + x]) * b.dy[row * w.inner + x];
-      }
+    for (int n = 0; n < x.kOwn; ++n) weights[n] = weight[x.row(n)];
+    whole = own.whole();
+  };
+  Product<HeadDim, kSlice> state;
+  fetch(place(0));
+  for (std::int64_t n = 0; n < chunks; ++n) {
+    auto& own_x = m.x[n % 2];
+    auto& own_b = m.b[n % 2];
+    x.put(own_x, weights);
+    b.put(own_b);
+    const float kept = whole;
+    __syncthreads();
+    state.write(to + state_begin(s, place(n), head) + first, s.state_size, s.head_dim, cols);
+    if (n + 1 < chunks) fetch(place(n + 1));
+    state.scale(kept);
+    state.add(transposed(own_x), plain(own_b));
+  }
+}
+
+// ---- outputs ----
+
+template <int HeadDim, int StateSize>
+struct OutputShared {
+  Tile<kChunk, StateSize> b, c;
+  Tile<kChunk, HeadDim> x;
+  Tile<HeadDim, StateSize> state;
+  Tile<kChunk, kChunk> weights;
+  ChunkGates gates;
+};
+
+// A block has a chunk and a head.
+template <int HeadDim, int StateSize>
+__global__ void __launch_bounds__(kChunkThreads)
+    scan_outputs_kernel(bf16* out, bf16* gated, const bf16* states, const ChunkGates* all, Scan s) {
+  auto& m = shared_memory<OutputShared<HeadDim, StateSize>>();
+  const ChunkPlace at = chunk_at(blockIdx.x, s.seq_len);
+  const std::int64_t head = blockIdx.y, group = group_of(s, head);
+  const Widths w = widths_of(s);
+  {
+    const auto b = coming(m.b, shared_of(s, at, group, false));
+    const auto c = coming(m.c, shared_of(s, at, group, true));
+    const auto x = coming(m.x, inputs_of(s, at, head));
+    const auto state = coming(m.state, state_of(s, states, at, head));
+    const auto gates = coming(gates_of(s, all, at, head));
+    gates.put(m.gates);
+    b.put(m.b);
+    c.put(m.c);
+    x.put(m.x);
+    state.put(m.state);
+  }
+  __syncthreads();
+  Product<kChunk, kChunk> pairs;
+  pairs.add(plain(m.c), transposed(m.b));
+  pairs.each([&](int i, int j, float& first, float& second) {
+    first = j <= i ? first * m.gates.from_to(j, i) * m.gates.strength[j] : 0;
+    second = j + 1 <= i ? second * m.gates.from_to(j + 1, i) * m.gates.strength[j + 1] : 0;
+  });
+  pairs.put(m.weights);
+  Product<kChunk, HeadDim> y;
+  y.add(plain(m.c), transposed(m.state));
+  y.scale_rows([&](int i) { return m.gates.since_begin[i]; });
+  float silu[y.kTiles][4];
+#pragma unroll
+  for (int t = 0; t < y.kTiles; ++t) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = y.row(half), c = y.col(t);
+      const bool inside = i < at.rows && c < s.head_dim;
+      const bf16* const from = s.projected + (at.row + i) * w.projected + head * s.head_dim + c;
+      const float2 z = inside ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from))
+                              : float2{0, 0};
+      silu[t][2 * half] = z.x * sigmoid(z.x);
+      silu[t][2 * half + 1] = z.y * sigmoid(z.y);
     }
-    by_b = warp_sum(by_b);
-    by_c = warp_sum(by_c);
-    by_skip = warp_sum(by_skip);
-    if (lane > 0) continue;
-    b.grown[at] = by_c - size * by_b;
-    b.of_step[at] = by_b;
-    b.of_skip[at] = by_skip;
   }
+  __syncthreads();
+  y.add(plain(m.weights), plain(m.x));
+  const auto skip = static_cast<float>(s.skip[head]);
+  Product<kChunk, HeadDim> behind_gate;
 #pragma unroll
-  for (int j = 0; j < kMost; ++j) {
-    const int c = j * kWarp + lane;
-    if (c >= s.state_size) continue;
-    dxbc[of_b + c] = __float2bfloat16_rn(db[j]);
-    dxbc[of_c + c] = __float2bfloat16_rn(dc[j]);
+  for (int t = 0; t < y.kTiles; ++t) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      y.x[t][k] += skip * m.x.at(y.row(k / 2), y.col(t) + k % 2);
+      behind_gate.x[t][k] = y.x[t][k] * silu[t][k];
+    }
   }
-}
-
-// A block a head: heads are few and tokens many. b.grown: <G, S> behind each token.
-__global__ void __launch_bounds__(kThreads) scan_steps_kernel(ScanGradients g, Between b, Scan s) {
-  const Widths w = widths_of(s);
-  const std::int64_t head = blockIdx.x;
-  float of_bias = 0, of_log = 0, of_skip = 0;
-  for (std::int64_t row = threadIdx.x; row < s.batch * s.seq_len; row += kThreads) {
-    const std::int64_t at = row * s.heads + head;
-    const Step step = step_at(s, row, head);
-    const float of_decay = b.grown[at] * step.rate;
-    const float of_raw = step.held ? 0 : (b.of_step[at] + of_decay) * sigmoid(step.raw);
-    g.dprojected[row * w.projected + w.inner + w.channels + head] = __float2bfloat16_rn(of_raw);
-    of_bias += of_raw;
-    of_log += of_decay * step.size;
-    of_skip += b.of_skip[at];
-  }
-  of_bias = block_sum<kThreads>(of_bias);
-  of_log = block_sum<kThreads>(of_log);
-  of_skip = block_sum<kThreads>(of_skip);
-  if (threadIdx.x > 0) return;
-  if (g.d_dt_bias != nullptr) g.d_dt_bias[head] += of_bias;
-  if (g.d_a_log != nullptr) g.d_a_log[head] += of_log;
-  if (g.dskip != nullptr) g.dskip[head] += of_skip;
-}
-
-dim3 grid_of(const Scan& s, std::int64_t rows, unsigned ways) {
-  return {static_cast<unsigned>(s.batch * s.heads), state_slices(rows), ways};
+  const std::int64_t to = at.row * w.inner + head * s.head_dim;
+  y.write(out + to, w.inner, at.rows, s.head_dim);
+  behind_gate.write(gated + to, w.inner, at.rows, s.head_dim);
 }
 
 }  // namespace
 
-void scan(bf16* out, bf16* gated, const Scan& s, cudaStream_t stream) {
-  with_state_width(s.state_size, [&](auto width) {
-    scan_kernel<decltype(width)::kOwn>
-        <<<grid_of(s, s.head_dim, 1), kWalkThreads, 0, stream>>>(out, gated, s);
+bf16* fill_gates(bf16* scratch, const Scan& s, cudaStream_t stream) {
+  auto* const gates = reinterpret_cast<ChunkGates*>(scratch);
+  const std::int64_t all = s.batch * chunks_of(s.seq_len) * s.heads;
+  scan_gates_kernel<<<blocks_for(all * kWarp), kThreads, 0, stream>>>(gates, s);
+  return reinterpret_cast<bf16*>(gates + all);
+}
+
+void walk_states(const States& states, const ChunkGates* gates, const bf16* dy, const Scan& s,
+                 cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(s.batch * s.heads),
+                  static_cast<unsigned>(ceil_div(s.state_size, kSlice)), dy == nullptr ? 1 : 2);
+  with_width(s.head_dim, [&](auto dim) {
+    const auto walk = scan_states_kernel<decltype(dim)::kWidth>;
+    const auto bytes = shared_bytes<WalkShared<decltype(dim)::kWidth>>(walk);
+    walk<<<grid, kChunkThreads, bytes, stream>>>(states, gates, dy, s);
   });
 }
 
-void scan_backward(const ScanGradients& gradients, const Scan& s, const bf16* out,
-                   const bf16* dgated, float* scratch, cudaStream_t stream) {
-  const std::int64_t tokens = s.batch * s.seq_len, all = tokens * s.heads;
-  const std::int64_t inner = all * s.head_dim, states = all * s.state_size;
-  float* const numbers = scratch + inner + 2 * states;
-  const Between between{scratch, scratch + inner, scratch + inner + states,
-                        numbers, numbers + all,   numbers + 2 * all};
-  scan_gate_backward_kernel<<<blocks_for(inner / kVector), kThreads, 0, stream>>>(
-      between.dy, gradients.dprojected, out, dgated, s);
-  with_state_width(s.head_dim, [&](auto width) {
-    scan_columns_kernel<decltype(width)::kOwn>
-        <<<grid_of(s, s.state_size, 2), kWalkThreads, 0, stream>>>(between, s);
+}  // namespace ssd
+
+void scan(bf16* out, bf16* gated, const Scan& s, bf16* scratch, cudaStream_t stream) {
+  using namespace ssd;
+  const std::int64_t chunks = s.batch * chunks_of(s.seq_len);
+  const auto* const gates = reinterpret_cast<const ChunkGates*>(scratch);
+  bf16* const states = fill_gates(scratch, s, stream);
+  walk_states({states, nullptr}, gates, nullptr, s, stream);
+  with_widths(s, [&](auto dim, auto size) {
+    constexpr int kDim = decltype(dim)::kWidth, kSize = decltype(size)::kWidth;
+    const auto outputs = scan_outputs_kernel<kDim, kSize>;
+    const auto bytes = shared_bytes<OutputShared<kDim, kSize>>(outputs);
+    const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(s.heads));
+    outputs<<<grid, kChunkThreads, bytes, stream>>>(out, gated, states, gates, s);
   });
-  with_state_width(s.state_size, [&](auto width) {
-    scan_rows_kernel<decltype(width)::kOwn>
-        <<<grid_of(s, s.head_dim, 1), kWalkThreads, 0, stream>>>(gradients.dxbc, between.dy, s);
-  });
-  scan_sums_kernel<<<blocks_for(tokens * s.groups * kWarp), kThreads, 0, stream>>>(gradients.dxbc,
-                                                                                   between, s);
-  sum_from_behind(between.grown, {s.batch, s.seq_len}, s.heads, stream);
-  scan_steps_kernel<<<static_cast<unsigned>(s.heads), kThreads, 0, stream>>>(gradients, between, s);
 }
 
 }  // namespace qplan::kernels

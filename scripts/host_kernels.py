@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Rewrites the launches of a .cu file so that the host's compiler takes it:
-kernel<<<blocks, threads, 0, stream>>>(arguments) becomes a call of tests/emulated/device.h.
+kernel<<<blocks, threads, 0, stream>>>(arguments) becomes a call of tests/emulated/device.h, which tests/emulated/tensor_cores.h includes.
 
     scripts/host_kernels.py kernels/norm.cu norm.cpp
 """
@@ -54,4 +54,4 @@ if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as source:
         text = source.read()
     with open(sys.argv[2], "w", encoding="utf-8") as target:
-        target.write(f'#include "tests/emulated/device.h"\n#line 1 "{sys.argv[1]}"\n{rewritten(text)}')
+        target.write(f'#include "tests/emulated/tensor_cores.h"\n#line 1 "{sys.argv[1]}"\n{rewritten(text)}')

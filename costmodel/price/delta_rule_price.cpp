@@ -11,7 +11,7 @@ namespace qplan {
 
 Price delta_rule_price(const GatedDeltaRule& work, const HardwareProfile& hardware) {
   if (work.batch <= 0 || work.seq_len <= 0 || work.value_heads <= 0) return {Seconds(), {}, 0};
-  if (work.chunk == 1) return state_walk_price(work, hardware);
+  if (work.own) return own_recurrence_price(work, hardware);
   const DeltaRuleFit& fit = hardware.delta_rule;
   const auto peak = hardware.gpu.matmul.find(Precision::bf16);
   QPLAN_CHECK(peak != hardware.gpu.matmul.end(), "every profile has a bf16 peak");

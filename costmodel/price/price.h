@@ -30,9 +30,9 @@ Price grouped_gemm_price(const GroupedGemm& work, const HardwareProfile& hardwar
 Price attention_price(const Attention& work, const HardwareProfile& hardware);
 Price delta_rule_price(const GatedDeltaRule& work, const HardwareProfile& hardware);
 Price scan_price(const StateSpaceScan& work, const HardwareProfile& hardware);
-// Of both where kernels go token by token.
-Price state_walk_price(const GatedDeltaRule& work, const HardwareProfile& hardware);
-Price state_walk_price(const StateSpaceScan& work, const HardwareProfile& hardware);
+// Of both by our executor's kernels.
+Price own_recurrence_price(const GatedDeltaRule& work, const HardwareProfile& hardware);
+Price own_recurrence_price(const StateSpaceScan& work, const HardwareProfile& hardware);
 Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware);
 Price collective_price(const Collective& work, const GroupShape& group,
                        const HardwareProfile& hardware);

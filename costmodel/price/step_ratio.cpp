@@ -63,11 +63,10 @@ WorkPoint point(const Rowwise& w) {
   return {kind, kind, {as_double(w.rows), as_double(w.cols)}};
 }
 
-// Of kernels that go token by token, which are our executor's: a machine whose steps were measured
-// runs others' as it did.
+// Of our executor's kernels: a machine whose steps were measured runs others' as it did.
 WorkPoint point(const GatedDeltaRule& w) {
-  if (w.chunk > 1) return {};
-  const std::string family = "gated_delta_rule by token";
+  if (!w.own) return {};
+  const std::string family = "gated_delta_rule own";
   return {family,
           fmt::format("{} {}", family, w.pass == Pass::forward ? "forward" : "backward"),
           {as_double(w.seq_len), as_double(w.batch * w.value_heads),
@@ -75,8 +74,8 @@ WorkPoint point(const GatedDeltaRule& w) {
 }
 
 WorkPoint point(const StateSpaceScan& w) {
-  if (w.chunk > 1) return {};
-  const std::string family = "state_space_scan by token";
+  if (!w.own) return {};
+  const std::string family = "state_space_scan own";
   return {
       family,
       fmt::format("{} {}", family, w.pass == Pass::forward ? "forward" : "backward"),

@@ -125,8 +125,8 @@ void launch_gated_norm(CudaRank& rank, const Command& c, bool backward, cudaStre
                                at(c.reads[0]), norm, static_cast<float*>(rank.scratch()), stream);
 }
 
-// {q, k, v, decays, strengths} -> {out}; {q, k, v, decays, strengths, dout} -> {dq, dk, dv,
-// d decays, d strengths, scratch}.
+// {q, k, v, decays, strengths} -> {out, scratch}; {q, k, v, decays, strengths, dout} -> {dq, dk,
+// dv, d decays, d strengths, scratch}.
 void launch_delta_rule(CudaRank& rank, const Command& c, const GatedDeltaRule& work,
                        cudaStream_t stream) {
   const auto at = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
@@ -141,12 +141,13 @@ void launch_delta_rule(CudaRank& rank, const Command& c, const GatedDeltaRule& w
                                 .v = at(c.reads[2]),
                                 .decay = float_of(rank.tensor(c, c.reads[3])),
                                 .strength = at(c.reads[4])};
-  if (work.pass == Pass::forward) return kernels::delta_rule(at(c.writes[0]), rule, stream);
+  if (work.pass == Pass::forward) {
+    return kernels::delta_rule(at(c.writes[0]), rule, at(c.writes[1]), stream);
+  }
   const kernels::DeltaRuleGradients gradients{at(c.writes[0]), at(c.writes[1]), at(c.writes[2]),
                                               float_of(rank.tensor(c, c.writes[3])),
                                               at(c.writes[4])};
-  kernels::delta_rule_backward(gradients, rule, at(c.reads[5]),
-                               float_of(rank.tensor(c, c.writes[5])), stream);
+  kernels::delta_rule_backward(gradients, rule, at(c.reads[5]), at(c.writes[5]), stream);
 }
 
 // {a, b} -> {a|b}, {a|b} -> {a, b}; {d channels, d gate, d strengths} -> what the projection made.

@@ -6,9 +6,9 @@
 
 namespace qplan {
 
-// {projected, x|B|C, weights} -> {out, out times the SiLU of the gate}; {projected, x|B|C, out, d
-// of the gated, weights} -> {d x|B|C, d projected, scratch, gradients}: of d projected the gate's
-// and the steps' columns.
+// {projected, x|B|C, weights} -> {out, out times the SiLU of the gate, scratch}; {projected, x|B|C,
+// out, d of the gated, weights} -> {d x|B|C, d projected, scratch, gradients}: of d projected the
+// gate's and the steps' columns.
 void launch_scan(CudaRank& rank, const Command& c, const StateSpaceScan& work,
                  cudaStream_t stream) {
   const auto at = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
@@ -29,15 +29,16 @@ void launch_scan(CudaRank& rank, const Command& c, const StateSpaceScan& work,
                            .dt_bias = weight(ParameterRole::linear_dt_bias),
                            .a_log = weight(ParameterRole::linear_a_log),
                            .skip = weight(ParameterRole::mamba_skip)};
-  if (!backward) return kernels::scan(at(c.writes[0]), at(c.writes[1]), scan, stream);
+  if (!backward) {
+    return kernels::scan(at(c.writes[0]), at(c.writes[1]), scan, at(c.writes[2]), stream);
+  }
   const auto gradient = [&](ParameterRole role) {
     return gradient_of(rank, c, parameter_with(rank, c, role));
   };
   const kernels::ScanGradients gradients{
       at(c.writes[0]), at(c.writes[1]), gradient(ParameterRole::linear_dt_bias),
       gradient(ParameterRole::linear_a_log), gradient(ParameterRole::mamba_skip)};
-  kernels::scan_backward(gradients, scan, at(c.reads[2]), at(c.reads[3]),
-                         float_of(rank.tensor(c, c.writes[2])), stream);
+  kernels::scan_backward(gradients, scan, at(c.reads[2]), at(c.reads[3]), at(c.writes[2]), stream);
 }
 
 // RMSNorm of each group's columns: {gated, weights} -> {normed}; {gated, d normed, weights} ->

@@ -43,8 +43,9 @@ GatedDeltaRule DeltaNetPart::rule(Pass pass) const {
           .value_heads = d.num_value_heads / share,
           .key_dim = d.key_head_dim,
           .value_dim = d.value_head_dim,
-          .chunk = c_.recipe.kernels.token_by_token ? 1 : GatedDeltaRule{}.chunk,
-          .pass = pass};
+          .chunk = c_.recipe.kernels.own_recurrences ? kOwnChunk : GatedDeltaRule{}.chunk,
+          .pass = pass,
+          .own = c_.recipe.kernels.own_recurrences};
 }
 
 SlotId DeltaNetPart::forward(SlotId x) {
@@ -65,9 +66,12 @@ SlotId DeltaNetPart::forward(SlotId x) {
 
   // W, U, V' and the chunks' states are there until the kernels are through.
   const GatedDeltaRule work = rule(Pass::forward);
+  const std::int64_t state = work.key_dim * work.value_dim / work.chunk;
   SlotId scratch = kNoSlot;
-  if (work.chunk > 1) {
-    const std::int64_t state = work.key_dim * work.value_dim / work.chunk;
+  if (work.own) {
+    const OwnScratch own = own_scratch(work);
+    scratch = b.slot("delta rule scratch", DType::bf16, own.rows, own.cols);
+  } else {
     scratch = b.slot("delta rule scratch", act, w.rows,
                      w.heads * (work.key_dim + 2 * work.value_dim + state));
     inverse_ = b.slot("delta inverse", act, w.rows, w.heads * work.chunk);
@@ -193,14 +197,12 @@ SlotId DeltaNetPart::backward(SlotId dy) {
   // with those that are returned 13 arrays of a head's width each, as an allocator saw them (437.5
   // MB at 4096 tokens and 32 heads of 128; H200, fla-core 0.6.0).
   const GatedDeltaRule work = rule(Pass::backward);
-  // Token by token: errors and their gradients, and three gradients of a head's query and key.
   const std::int64_t state = work.key_dim * work.value_dim / work.chunk;
-  const bool chunks = work.chunk > 1;
-  const SlotId scratch = chunks
-                             ? b.slot("delta rule scratch", act, w.rows,
-                                      w.heads * (3 * work.key_dim + 3 * work.value_dim + 2 * state))
-                             : b.slot("delta rule scratch", DType::fp32, w.rows,
-                                      w.heads * (3 * work.key_dim + 2 * work.value_dim));
+  const OwnScratch own = own_scratch(work);
+  const SlotId scratch =
+      work.own ? b.slot("delta rule scratch", DType::bf16, own.rows, own.cols)
+               : b.slot("delta rule scratch", act, w.rows,
+                        w.heads * (3 * work.key_dim + 3 * work.value_dim + 2 * state));
   const std::int64_t keys = work.key_heads * work.key_dim;
   dq_ = b.slot("d delta q", act, w.rows, keys);
   dk_ = b.slot("d delta k", act, w.rows, keys);

@@ -34,9 +34,10 @@ StateSpaceScan MambaPart::scan(Pass pass) const {
           .groups = w.groups,
           .head_dim = m.head_dim,
           .state_size = m.state_size,
-          .chunk = c_.recipe.kernels.token_by_token ? 1 : m.chunk,
+          .chunk = c_.recipe.kernels.own_recurrences ? kOwnChunk : m.chunk,
           .gated = !c_.recipe.kernels.fused_scan_output,
-          .pass = pass};
+          .pass = pass,
+          .own = c_.recipe.kernels.own_recurrences};
 }
 
 // Megatron's rows go by token, then sequence; the kernels' by sequence, then token.
@@ -59,14 +60,12 @@ SlotId MambaPart::convolved() {
   return result;
 }
 
-// C B^T in fp32, step sizes and decays, states in fp32 and in the products' format. Token by token
-// backward has the output's gradient, those of a head's B and C, and three numbers a head.
+// C B^T in fp32, step sizes and decays, states in fp32 and in the products' format.
 SlotId MambaPart::scratch(const StateSpaceScan& work) {
   const Widths w = widths(c_.shape.cp);
-  if (work.chunk == 1) {
-    if (work.pass == Pass::forward) return kNoSlot;
-    return c_.b.slot("scan scratch", DType::fp32, w.rows,
-                     w.heads * (2 * work.state_size + work.head_dim + 3));
+  if (work.own) {
+    const OwnScratch own = own_scratch(work);
+    return c_.b.slot("scan scratch", DType::bf16, own.rows, own.cols);
   }
   const std::int64_t state = w.inner * work.state_size / work.chunk;
   const std::int64_t forward = 2 * w.groups * work.chunk + 4 * w.heads + 3 * state;

@@ -102,6 +102,7 @@ struct GatedDeltaRule {
   std::int64_t key_heads = 0, value_heads = 0;
   std::int64_t key_dim = 0, value_dim = 0, chunk = 64;
   Pass pass = Pass::forward;
+  bool own = false;  // by our executor's kernels, in chunks of kOwnChunk tokens
   bool operator==(const GatedDeltaRule&) const = default;
 };
 
@@ -113,8 +114,18 @@ struct StateSpaceScan {
   std::int64_t head_dim = 0, state_size = 0, chunk = 128;
   bool gated = false;  // its output times the SiLU of a gate, in the same kernel
   Pass pass = Pass::forward;
+  bool own = false;  // by our executor's kernels, in chunks of kOwnChunk tokens
   bool operator==(const StateSpaceScan&) const = default;
 };
+
+// Of the two, what our executor's kernels set aside, forward and backward: numbers of 2 bytes for
+// each token of sequences that are made whole chunks (kernels/recurrent.h).
+inline constexpr std::int64_t kOwnChunk = 64;
+struct OwnScratch {
+  std::int64_t rows = 0, cols = 0;
+};
+OwnScratch own_scratch(const GatedDeltaRule& work);
+OwnScratch own_scratch(const StateSpaceScan& work);
 
 // Memory-bound work over a (rows, cols) array.
 enum class RowwiseKind : std::uint8_t {

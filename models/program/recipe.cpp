@@ -385,7 +385,7 @@ constexpr Recipe kOwn{
     .description = "qplan's own executor",
     .executable = true,
     .kernels = {.rows_by_sequence = true,
-                .token_by_token = true,
+                .own_recurrences = true,
                 .adapters_in_products = true,
                 .narrow_experts = false,
                 .fused_qk_norm = true,

@@ -65,9 +65,9 @@ struct KernelChoices {
   // Rows go by sequence, then token, as kernels of sequences take them; Megatron's go by token, and
   // are turned before Mamba-2's scan and behind it.
   bool rows_by_sequence = false;
-  // The delta rule and the scan go token by token and keep no state: forward needs no scratch and
-  // leaves nothing but its output, backward has arrays in fp32 (kernels/recurrent.h).
-  bool token_by_token = false;
+  // The delta rule and the scan are our executor's kernels: forward leaves nothing but its output
+  // for backward, and both have scratch of their own sizes (own_scratch() in op.h).
+  bool own_recurrences = false;
   // The host launches a grouped product expert by expert.
   bool one_product_per_expert = false;
   // torch's functional collectives know the first dimension alone: along the sequence of a batch a

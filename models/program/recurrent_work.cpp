@@ -1,5 +1,4 @@
-// What kernels of the gated delta rule and of Mamba-2's scan multiply and move, chunk by chunk, or,
-// in chunks of one token, as ours do.
+// What kernels of the gated delta rule and of Mamba-2's scan multiply and move, chunk by chunk.
 
 #include <cmath>
 
@@ -9,35 +8,62 @@
 namespace qplan {
 namespace {
 
-// A number of a state decays (1 FLOP), is added to and read (2 each): kernels/delta_rule.cu,
-// kernels/scan.cu. Bytes as each kernel reads and writes its arrays once; what blocks of a head
-// read once more comes from the L2 cache.
-DeltaRuleParts by_token(const GatedDeltaRule& w) {
-  const double k = as_double(w.key_dim), v = as_double(w.value_dim);
-  const double shared = k * as_double(w.key_heads) / as_double(w.value_heads);
-  const double heads = as_double(w.batch) * as_double(w.value_heads) * as_double(w.seq_len);
-  // Read twice. Backward: that once more without the output, then the gradient, read once and added
-  // to twice, by columns; and the rows of both.
-  if (w.pass == Pass::forward) {
-    return {{}, Flops(heads * 7 * k * v), {}, Bytes(heads * (4 * shared + 4 * v + 6))};
-  }
-  return {
-      {}, Flops(heads * (5 + 3 * 7) * k * v), {}, Bytes(heads * (18 * shared + 24 * k + 44 * v))};
+// Tokens of sequences that are made whole chunks.
+template <class W>
+double whole_chunks(const W& w) {
+  const auto chunk = as_double(w.chunk);
+  return as_double(w.batch) * std::ceil(as_double(w.seq_len) / chunk) * chunk;
 }
 
-ScanParts by_token(const StateSpaceScan& w) {
-  const double tokens = as_double(w.batch) * as_double(w.seq_len), heads = as_double(w.heads);
-  const double inner = heads * as_double(w.head_dim), n = as_double(w.state_size);
-  const double shared = as_double(w.groups) * n;
-  const double state = inner * n;
-  // Backward: the state and its gradient by columns, the latter by rows.
+// Ours (kernels/scan.cu), each array as each kernel reads or writes it; heads of a group have
+// products of B and C of their own. Gates, states, outputs; backward gates, the output's gradient,
+// states and their gradients, and of each chunk all others.
+ScanParts own_parts(const StateSpaceScan& w) {
+  const double chunk = as_double(w.chunk), heads = as_double(w.heads), n = as_double(w.state_size);
+  const double rows = whole_chunks(w), inner = heads * as_double(w.head_dim);
+  const double shared = as_double(w.groups) * n, state = inner * n / chunk;
+  const double pairs = 2 * chunk * heads, whole = 2 * inner * n;
+  const double of_shared = pairs * n, of_inner = pairs * as_double(w.head_dim);
+  constexpr double kElement = 2, kGates = 5 * 4;
+  const double gates = kGates * heads;
   if (w.pass == Pass::forward) {
-    return {Flops(tokens * 5 * state), Bytes(tokens * (8 * inner + 4 * shared + 2 * heads)), {}};
+    const double walk = kElement * (inner + shared + state) + gates;
+    return {Flops(rows * (of_shared + of_inner + 2 * whole)),
+            Bytes(rows * (walk + kElement * (4 * inner + 2 * shared + state) + 2 * gates)),
+            Bytes(rows * walk)};
   }
-  return {Flops(tokens * 15 * state),
-          Bytes(tokens * (36 * inner + 16 * shared + 16 * heads * n + 40 * heads)),
-          {}};
+  const double walk = 2 * (kElement * (inner + shared + state) + gates);
+  const double gradients = kElement * (3 * inner + 4 * shared + 2 * state) + gates;
+  return {Flops(rows * (3 * of_shared + 2 * of_inner + 5 * whole)),
+          Bytes(rows * (gates + kElement * 5 * inner + walk + gradients)), Bytes(rows * walk)};
 }
+
+// Ours (kernels/delta_rule.cu): the products are fla's, but for those of the inverse.
+DeltaRuleParts own_parts(const GatedDeltaRule& w) {
+  const double c = as_double(w.chunk), k = as_double(w.key_dim), v = as_double(w.value_dim);
+  const double shared = k * as_double(w.key_heads) / as_double(w.value_heads);
+  const double rows = whole_chunks(w) * as_double(w.value_heads), state = k * v / c;
+  const double pairs = 2 * c, whole = 2 * k * v;
+  constexpr double kElement = 2;
+  const double prepared = shared + v + k + v, walk = shared + k + 2 * v + state;
+  if (w.pass == Pass::forward) {
+    return {Flops(rows * (pairs * (3 * k + 2 * v) + whole + c * c / 3)), Flops(rows * 2 * whole),
+            Bytes(rows * kElement * (prepared + 2 * shared + 2 * v + state)),
+            Bytes(rows * kElement * walk)};
+  }
+  const double gradients = 4 * shared + 4 * v + c + 2 * state;
+  return {Flops(rows * (pairs * (9 * k + 5 * v) + 3 * whole + c * c / 3)), Flops(rows * 5 * whole),
+          Bytes(rows * kElement * (prepared + c + 2 * shared + 2 * v + gradients)),
+          Bytes(rows * kElement * (walk + 2 * shared + k + 3 * v + state))};
+}
+
+template <class W>
+OwnScratch own_rows(const W& w, std::int64_t cols) {
+  return {w.batch * ceil_div(w.seq_len, kOwnChunk) * kOwnChunk, cols};
+}
+
+// Of a token and head: decays and strengths, five numbers in fp32.
+constexpr std::int64_t kGateCols = 10;
 
 }  // namespace
 
@@ -54,7 +80,7 @@ ScanParts by_token(const StateSpaceScan& w) {
 // the inverse (two C^3), W, U and K K^T (K, V, dW, dU, A; dK, dV); both dK added up. Heads that
 // share queries and keys read them from the L2 cache but once.
 DeltaRuleParts parts_of(const GatedDeltaRule& w) {
-  if (w.chunk == 1) return by_token(w);
+  if (w.own) return own_parts(w);
   const double c = as_double(w.chunk), k = as_double(w.key_dim), v = as_double(w.value_dim);
   const double state = k * v / c;  // elements a token
   const double shared = k * as_double(w.key_heads) / as_double(w.value_heads);
@@ -95,7 +121,7 @@ DeltaRuleParts parts_of(const GatedDeltaRule& w) {
 // dC = dy states; of C B^T from x and dy a head, added up for its group; from it to B and C; of the
 // decays from x, dy and C B^T once more.
 ScanParts parts_of(const StateSpaceScan& w) {
-  if (w.chunk == 1) return by_token(w);
+  if (w.own) return own_parts(w);
   const double chunk = as_double(w.chunk), heads = as_double(w.heads);
   const double rows = as_double(w.batch) * std::ceil(as_double(w.seq_len) / chunk) * chunk;
   const double inner = heads * as_double(w.head_dim);
@@ -131,18 +157,34 @@ ScanParts parts_of(const StateSpaceScan& w) {
           Bytes(rows * (pass + back))};
 }
 
+// W, E and the states that chunks begin with; backward also D, T and the states' gradients.
+OwnScratch own_scratch(const GatedDeltaRule& w) {
+  const std::int64_t state = w.key_dim * w.value_dim / kOwnChunk;
+  const std::int64_t forward = w.key_dim + w.value_dim + state + kGateCols;
+  const std::int64_t more = w.value_dim + kOwnChunk + state;
+  return own_rows(w, w.value_heads * (forward + (w.pass == Pass::forward ? 0 : more)));
+}
+// The states that chunks begin with; backward also their gradients, the output's, those of B and C
+// of part of a group's heads in fp32, and three numbers a chunk.
+OwnScratch own_scratch(const StateSpaceScan& w) {
+  const std::int64_t state = w.head_dim * w.state_size / kOwnChunk;
+  const std::int64_t more = state + w.head_dim + 4 * w.state_size + 1;
+  return own_rows(w, w.heads * (state + kGateCols + (w.pass == Pass::forward ? 0 : more)));
+}
+
 // Sums of the decay, a clear of the inverse, the inverse, W and U, states, output; backward W and
 // U, states, dV, dS, input gradients, through the inverse, and sums of what two of them give
-// (fla-core 0.6.0 under a profiler). Ours: one, and by columns, by rows, sums, sums from behind.
+// (fla-core 0.6.0 under a profiler). Ours: gates, T and W, states, output; backward the first
+// three, what outputs give, gradients of states, all others.
 int kernel_count(const GatedDeltaRule& w) {
-  if (w.chunk == 1) return w.pass == Pass::forward ? 1 : 4;
+  if (w.own) return w.pass == Pass::forward ? 4 : 6;
   return w.pass == Pass::forward ? 6 : 11;
 }
 
-// The kernels of parts_of(), and in backward sums over what blocks made of D and the decays.
-// Ours: one, and the gate's, by columns, by rows, sums, sums from behind, steps.
+// The kernels of parts_of(), and in backward sums over what blocks made of D and the decays. Ours:
+// gates, states, output; backward gates, the output's gradient, states, all others, sums.
 int kernel_count(const StateSpaceScan& w) {
-  if (w.chunk == 1) return w.pass == Pass::forward ? 1 : 6;
+  if (w.own) return w.pass == Pass::forward ? 3 : 5;
   return w.pass == Pass::forward ? 5 : 16 + (w.gated ? 1 : 0);
 }
 

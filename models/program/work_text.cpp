@@ -63,10 +63,12 @@ constexpr Overloaded each_field{
     [](const HostAdam& w, auto&& f) { f(w.params, w.nvme); },
     [](const Join&, auto&& f) { f(0); },
     [](const GatedDeltaRule& w, auto&& f) {
-      f(w.batch, w.seq_len, w.key_heads, w.value_heads, w.key_dim, w.value_dim, w.chunk, w.pass);
+      f(w.batch, w.seq_len, w.key_heads, w.value_heads, w.key_dim, w.value_dim, w.chunk, w.pass,
+        w.own);
     },
     [](const StateSpaceScan& w, auto&& f) {
-      f(w.batch, w.seq_len, w.heads, w.groups, w.head_dim, w.state_size, w.chunk, w.gated, w.pass);
+      f(w.batch, w.seq_len, w.heads, w.groups, w.head_dim, w.state_size, w.chunk, w.gated, w.pass,
+        w.own);
     },
 };
 
@@ -93,15 +95,14 @@ std::string attention_text(const Attention& a) {
 
 std::string delta_rule_text(const GatedDeltaRule& w) {
   return fmt::format("gated_delta_rule b{} s{} h{}/{} d{}/{}{}{}", w.batch, w.seq_len,
-                     w.value_heads, w.key_heads, w.key_dim, w.value_dim,
-                     w.chunk == 1 ? " by token" : "", w.pass == Pass::backward ? " backward" : "");
+                     w.value_heads, w.key_heads, w.key_dim, w.value_dim, w.own ? " own" : "",
+                     w.pass == Pass::backward ? " backward" : "");
 }
 
 std::string scan_text(const StateSpaceScan& w) {
-  const std::string chunk = w.chunk == 1 ? "by token" : fmt::format("chunk {}", w.chunk);
-  return fmt::format("state_space_scan b{} s{} h{}/{} d{}/{} {}{}{}", w.batch, w.seq_len, w.heads,
-                     w.groups, w.head_dim, w.state_size, chunk, w.gated ? " gated" : "",
-                     w.pass == Pass::backward ? " backward" : "");
+  return fmt::format("state_space_scan b{} s{} h{}/{} d{}/{} chunk {}{}{}{}", w.batch, w.seq_len,
+                     w.heads, w.groups, w.head_dim, w.state_size, w.chunk, w.own ? " own" : "",
+                     w.gated ? " gated" : "", w.pass == Pass::backward ? " backward" : "");
 }
 
 std::string_view grouped_name(const GroupedGemm& g) {

@@ -146,7 +146,7 @@ TEST_CASE("in Hugging Face's modules it keeps what those and fla's kernels save"
   CHECK(kept_per_token(m, RecipeKind::fsdp2, layer_shape(m.layers.front())) == sum);
 }
 
-TEST_CASE("kernels that go token by token keep no inverse, and have scratch in backward alone") {
+TEST_CASE("our kernels keep no inverse, and have scratch of states, W, E, D and T") {
   const ModelSpec m = load_model("qwen3.5-9b");
   const double h = 4096, f = 12288, key = 16 * 128, value = 32 * 128, heads = 32;
   const std::map<std::string, double> kept = {
@@ -163,8 +163,10 @@ TEST_CASE("kernels that go token by token keep no inverse, and have scratch in b
   CHECK(kept_per_token(m, RecipeKind::qplan, layer_shape(m.layers.front())) == sum);
   const Block block = build_block(m, recipe_of(RecipeKind::qplan), layer_shape(m.layers.front()));
   CHECK(std::count_if(block.slots.begin(), block.slots.end(), [&](const Slot& slot) {
-          return slot.dtype == DType::fp32 && slot.shape[0] == 4096 &&
-                 slot.shape[1] == 32 * (3 * 128 + 2 * 128);
+          return slot.shape[0] == 4096 && slot.shape[1] == 32 * (128 + 128 + 256 + 10);
+        }) == 1);
+  CHECK(std::count_if(block.slots.begin(), block.slots.end(), [&](const Slot& slot) {
+          return slot.shape[0] == 4096 && slot.shape[1] == 32 * (128 + 2 * 128 + 64 + 2 * 256 + 10);
         }) == 1);
 }
 
@@ -205,19 +207,32 @@ TEST_CASE("the delta rule's FLOPs are those of its products, chunk by chunk") {
   CHECK(to_string(Work(backward)) == "gated_delta_rule b2 s4096 h32/16 d128/128 backward");
 }
 
-// A number of a state decays, is read twice and added to: 1 + 2 x 2 + 2.
-TEST_CASE("token by token the delta rule's FLOPs are those of a state's numbers") {
+TEST_CASE("our kernels of the delta rule multiply what fla's do, but for the inverse") {
   GatedDeltaRule rule{.batch = 2,
                       .seq_len = 4096,
                       .key_heads = 16,
                       .value_heads = 32,
                       .key_dim = 128,
-                      .value_dim = 64,
-                      .chunk = 1};
-  CHECK(flops(rule).value() == 2.0 * 4096 * 32 * 128 * 64 * 7);
-  rule.pass = Pass::backward;
-  CHECK(flops(rule).value() == 2.0 * 4096 * 32 * 128 * 64 * 26);
-  CHECK(to_string(Work(rule)) == "gated_delta_rule b2 s4096 h32/16 d128/64 by token backward");
+                      .value_dim = 64};
+  GatedDeltaRule own = rule;
+  own.own = true;
+  CHECK(flops(own).value() == flops(rule).value());
+  own.pass = rule.pass = Pass::backward;
+  CHECK((flops(rule) - flops(own)).value() ==
+        doctest::Approx(2.0 * 4096 * 32 * (4 - 1.0 / 3) * 64 * 64).epsilon(1e-9));
+  CHECK(to_string(Work(own)) == "gated_delta_rule b2 s4096 h32/16 d128/64 own backward");
+}
+
+TEST_CASE("our kernels' scratch is of whole chunks") {
+  GatedDeltaRule rule{.batch = 3,
+                      .seq_len = 65,
+                      .key_heads = 1,
+                      .value_heads = 2,
+                      .key_dim = 16,
+                      .value_dim = 24,
+                      .own = true};
+  CHECK(own_scratch(rule).rows == 3 * 128);
+  CHECK(own_scratch(rule).cols == 2 * (16 + 24 + 6 + 10));
 }
 
 // Megatron-LM d98e8a64, num_floating_point_operations, without the router's product, which it

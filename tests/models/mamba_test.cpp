@@ -140,19 +140,21 @@ TEST_CASE("a Mamba-2 layer keeps what Megatron's module and mamba_ssm's function
   CHECK(copies(two) == std::multiset<std::int64_t>{8192, 18560});
 }
 
-TEST_CASE("a scan that goes token by token keeps as much, and has scratch in backward alone") {
+TEST_CASE("our kernels of the scan keep as much as mamba_ssm's, and have scratch of their own") {
   const ModelSpec m = load_model("nemotron-3-super-120b-a12b");
   CHECK(kept_per_token(m, RecipeKind::qplan, layer_shape(kMamba)) ==
         kept_per_token(m, RecipeKind::megatron, layer_shape(kMamba)));
   const Block block = build_block(m, recipe_of(RecipeKind::qplan), layer_shape(kMamba));
   CHECK(std::count_if(block.slots.begin(), block.slots.end(), [&](const Slot& slot) {
-          return slot.dtype == DType::fp32 && slot.shape[0] == 4096 &&
-                 slot.shape[1] == 128 * (2 * 128 + 64 + 3);
+          return slot.shape[0] == 4096 && slot.shape[1] == 128 * (128 + 10);
+        }) == 1);
+  CHECK(std::count_if(block.slots.begin(), block.slots.end(), [&](const Slot& slot) {
+          return slot.shape[0] == 4096 && slot.shape[1] == 128 * (2 * 128 + 10 + 64 + 4 * 128 + 1);
         }) == 1);
   const StateSpaceScan scan = works_of<StateSpaceScan>(block.forward).front();
-  CHECK(scan.chunk == 1);
-  // A number of a state decays, is added to and read.
-  CHECK(flops(scan).value() == 4096.0 * 128 * 64 * 128 * 5);
+  CHECK(scan.own);
+  // Two products of a chunk with a head's state, one of C with B a head, one of that with x.
+  CHECK(flops(scan).value() == 2 * 4096.0 * 128 * (2 * 64 * 128 + 64 * 128 + 64 * 64));
 }
 
 TEST_CASE("in transformers' module norm and output are made again, and not kept") {
