@@ -24,8 +24,10 @@ Loaded load() {
     const std::string problem = ::dlerror();
     if (std::string_view(problem).substr(0, std::string_view(kGpuLibraryFile).size()) ==
         kGpuLibraryFile) {
-      return {nullptr,
-              "this build has no CUDA part: it is built where nvcc, NCCL and cuDNN are found"};
+      return {
+          nullptr,
+          "this build has no CUDA part: it is qplan-cuda, of the same version, or is built where "
+          "nvcc, NCCL and cuDNN are found"};
     }
     return {nullptr, fmt::format("the CUDA part cannot be loaded: {}", problem)};
   }
@@ -50,6 +52,10 @@ const GpuLibrary& required() {
 }
 
 }  // namespace
+
+void require_gpu_library() {
+  required();
+}
 
 int gpu_count() {
   return loaded().library == nullptr ? 0 : loaded().library->count();

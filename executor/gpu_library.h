@@ -20,6 +20,9 @@ struct GpuLibrary {
   std::unique_ptr<Measurer> (*measurer)(const ProcessRank&, Queues);
 };
 
+// Throws Error, which says why, where the library is not there.
+void require_gpu_library();
+
 constexpr const char* kGpuLibraryFile = "libqplan_cuda.so";
 constexpr const char* kGpuLibraryEntry = "qplan_gpu_library";  // extern "C" const GpuLibrary*()
 

@@ -264,6 +264,7 @@ def first_in_browser(browser, page, desktop, rounds=3):
             opened.press("Search")
             opened.page.wait_for_selector("#answer iframe, #answer .alert", timeout=120_000)
             opened.said("Answered")
+            opened.page.frame_locator("iframe").locator("canvas").first.wait_for()
             rows.append((time.monotonic() - opened.begin, processor_time() - opened.used, ready))
     middle = [sorted(column)[rounds // 2] for column in zip(*rows)]
     print("first answer of the page in Chromium, medians of {}: {:.2f} s from opening it ({:.2f} s of processor time of all of the "
@@ -355,6 +356,16 @@ def check_files(opened, qplan):
     opened.fits("with a command")
 
 
+def stop_at_once(browser, page, desktop):
+    """A question that is stopped before the planner has started."""
+    with Opened(browser, page, "light", desktop) as opened:
+        opened.page.evaluate("document.querySelector('#search-form [type=submit]').click(); document.getElementById('search-stop').click()")
+        opened.said("Stopped")
+        opened.page.fill('[id="search--gpus"]', "8")
+        opened.press("Search")
+        opened.said("Answered")
+
+
 def follow_link(browser, page, desktop):
     with Opened(browser, page, "light", desktop, "#search%20--model%20llama3-8b%20--gpus%2016%20--tp%202") as opened:
         values = [opened.page.input_value(f'[id="{field}"]') for field in ("search-model-name", "search--gpus", "search--tp")]
@@ -377,6 +388,7 @@ def in_browser(qplan, page, pictures, keep):
             return
         first_in_browser(browser, page, DESKTOP)
         follow_link(browser, page, DESKTOP)
+        stop_at_once(browser, page, DESKTOP)
         views = 0
         for colors, viewport in (("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)):
             with Opened(browser, page, colors, viewport) as opened:

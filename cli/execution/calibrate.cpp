@@ -21,6 +21,7 @@
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/measure.h"
 #include "executor/cuda/run.h"
+#include "executor/gpu_library.h"
 #include "models/error.h"
 #include "models/json.h"
 #include "models/model_spec.h"
@@ -121,6 +122,7 @@ Exit run_calibrate(const Args& args, const Console& console) {
       set_whole(ranks, 1, 1 << 16));
   if (!line.parse(args, console.out)) return Exit::done;
   if (output.empty()) output = "calibrated.json";
+  require_gpu_library();
   if (gpu_count() == 0) throw DeviceError("there is no GPU that CUDA can use on this machine");
   if (ranks == 0) ranks = gpu_count();
 

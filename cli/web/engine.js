@@ -1,22 +1,16 @@
 // What stands between the module and whoever asks: the page's worker, or a test in node.
-//   startEngine(wasm, progress) gives {ask(args, files)}: `files` are texts by name, laid down in an empty
-//   folder; the answer is {code, out, err, files}, the last of them what the command wrote there.
+//   startEngine(wasm, progress), of a compiled module, gives {ask(args, files)}: `files` are texts by name, laid down in
+//   an empty folder; the answer is {code, out, err, files}, the last of them what the command wrote there.
 
 const FOLDER = "/job";
 const decode = (bytes) => new TextDecoder().decode(bytes);
 
 async function startEngine(wasm, progress) {
-  const settings = {progress};
-  // A module that was compiled before (a worker that is started anew) or its bytes.
-  if (wasm instanceof WebAssembly.Module) {
-    settings.instantiateWasm = (imports, done) => {
-      WebAssembly.instantiate(wasm, imports).then((instance) => done(instance, wasm));
-      return {};
-    };
-  } else {
-    settings.wasmBinary = wasm;
-  }
-  const qplan = await makeQplan(settings);
+  const instantiateWasm = (imports, done) => {
+    WebAssembly.instantiate(wasm, imports).then((instance) => done(instance, wasm));
+    return {};
+  };
+  const qplan = await makeQplan({progress, instantiateWasm});
 
   function removeAll(path) {
     for (const name of qplan.FS.readdir(path)) {

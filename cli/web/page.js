@@ -8,24 +8,25 @@ const say = (text) => { byId("status").textContent = text; };
 
 const planner = (() => {
   const source = URL.createObjectURL(new Blob([byId("worker").textContent], {type: "text/javascript"}));
-  let worker = null, started = null, compiled = null, last = 0;
+  let worker = null, started = null, compiled = null, give_up = null, last = 0;
   const waiting = new Map();
 
-  async function inflated() {
+  // Compiled while it is unpacked.
+  function compile() {
     const packed = atob(byId("wasm").textContent);
     const bytes = new Uint8Array(packed.length);
     for (let i = 0; i < packed.length; ++i) bytes[i] = packed.charCodeAt(i);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
+    return WebAssembly.compileStreaming(new Response(stream, {headers: {"Content-Type": "application/wasm"}}));
   }
 
   function start() {
+    const fresh = worker = new Worker(source);
     started = new Promise((ready, failed) => {
-      worker = new Worker(source);
-      worker.onerror = (event) => failed(new Error(event.message || "the worker cannot be started"));
-      worker.onmessage = ({data}) => {
+      give_up = failed;
+      fresh.onerror = (event) => failed(new Error(event.message || "the worker cannot be started"));
+      fresh.onmessage = ({data}) => {
         if (data.ready) {
-          compiled = data.ready;
           ready();
           return;
         }
@@ -46,12 +47,14 @@ const planner = (() => {
           question.failed(new Error(`the planner has failed (${data.broken}); it was started anew`));
         }
       };
-      Promise.resolve(compiled || inflated()).then((wasm) => worker.postMessage({wasm}), failed);
+      (compiled ||= compile()).then((wasm) => fresh.postMessage({wasm}), failed);
     });
+    started.catch(() => {});  // who waits for it is told
     return started;
   }
   function restart() {
     worker.terminate();
+    give_up(null);
     for (const question of waiting.values()) question.failed(null);
     waiting.clear();
     return start();
@@ -62,7 +65,9 @@ const planner = (() => {
     // Ends what is being answered; null is thrown where it was awaited.
     stop: restart,
     async ask(args, files = {}, progress = null) {
-      await started;
+      const asked = started;
+      await asked;
+      if (asked !== started) throw null;  // stopped meanwhile
       return new Promise((done, failed) => {
         waiting.set(++last, {done, failed, progress});
         worker.postMessage({id: last, args, files});
@@ -445,33 +450,29 @@ function commandForm() {
 
 // ---- start ----
 
-async function main() {
-  for (const form of ["search", "check", "command"]) byId(`${form}-stop`).addEventListener("click", () => planner.stop());
+function main() {
   const begin = performance.now();
-  await planner.start();
-  const helpOf = async (verb) => JSON.parse((await planner.ask([verb, "--help=json"])).out);
-  const version = (await planner.ask(["--version"])).out;
-  byId("version").textContent = version.replace("qplan", "").trim();
-  const listOf = async (verb, text) =>
-    new Map(JSON.parse((await planner.ask([verb, "--json"])).out)[verb].map((one) => [one.name, text(one)]));
-  const billions = (count) => `${(count / 1e9).toPrecision(3)}B`;
-  const models = await listOf("models", ({parameters: {total, active}}) =>
-    billions(total) + (active < total ? `, ${billions(active)} active` : ""));
-  const hardware = await listOf("hardware", (one) => one.description);
-  searchForm(await helpOf("search"), (await helpOf("emit")).options, models, hardware);
-  checkForm((await helpOf("check")).options, models, hardware);
+  planner.start().then(
+    () => { if (!busy) say(`Ready after ${((performance.now() - begin) / 1000).toFixed(1)} s.`); },
+    (error) => {
+      if (!error) return;  // stopped before it had started
+      say("");
+      answer_place.replaceChildren(complaint(`The planner cannot be started: ${error.message}`));
+    });
+  const forms = JSON.parse(byId("forms").textContent);
+  const models = new Map(forms.models), hardware = new Map(forms.hardware);
+  byId("version").textContent = forms.version;
+  searchForm(forms.search, forms.emit.options, models, hardware);
+  checkForm(forms.check.options, models, hardware);
   commandForm();
+  for (const form of ["search", "check", "command"]) byId(`${form}-stop`).addEventListener("click", () => planner.stop());
   for (const button of document.querySelectorAll("form button[type=submit]")) button.disabled = false;
-  say(`Ready after ${((performance.now() - begin) / 1000).toFixed(1)} s.`);
   document.documentElement.dataset.ready = "true";
 }
 
 if (typeof WebAssembly !== "object" || typeof DecompressionStream !== "function") {
   say("");
-  byId("answer").replaceChildren(complaint("This browser is too old for the planner: it needs WebAssembly with exceptions and DecompressionStream (2023 and later)."));
+  answer_place.replaceChildren(complaint("This browser is too old for the planner: it needs WebAssembly with exceptions and DecompressionStream (2023 and later)."));
 } else {
-  main().catch((error) => {
-    say("");
-    answer_place.replaceChildren(complaint(`The planner cannot be started: ${error && error.message}`));
-  });
+  main();
 }

@@ -1,4 +1,4 @@
-// The page's worker: {wasm} starts it, {id, args, files} asks it.
+// The page's worker: {wasm}, a compiled module, starts it, {id, args, files} asks it.
 let engine = null;
 let asked = 0;
 let told = -1;
@@ -6,13 +6,12 @@ let told = -1;
 onmessage = async ({data}) => {
   try {
     if (data.wasm) {
-      const wasm = data.wasm instanceof WebAssembly.Module ? data.wasm : await WebAssembly.compile(data.wasm);
-      engine = await startEngine(wasm, (done) => {
+      engine = await startEngine(data.wasm, (done) => {
         const percent = Math.floor(100 * done);
         if (percent !== told) postMessage({id: asked, percent});
         told = percent;
       });
-      postMessage({ready: wasm});
+      postMessage({ready: true});
       return;
     }
     asked = data.id;

@@ -16,7 +16,7 @@ endif()
 set(architectures ${CMAKE_CUDA_ARCHITECTURES})
 enable_language(CUDA)
 # Matrix products in bf16 begin with 80; what is older in the cache was nvcc's default.
-list(FILTER architectures EXCLUDE REGEX "^[1-7][0-9]")
+list(FILTER architectures EXCLUDE REGEX "^[1-7][0-9]([^0-9]|$)") # 100 is not older
 if(NOT architectures)
   set(architectures 80) # A100; then, as nvcc learned them, H100 and H200, and B200
   if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.0)

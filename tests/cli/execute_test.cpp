@@ -159,6 +159,15 @@ TEST_CASE(
   CHECK((ran.code == 0 || not_built || no_gpu));
 }
 
+TEST_CASE("calibrate tells a CUDA part that is missing from GPUs that are") {
+  const Ran ran = run("calibrate --ranks 65536");
+  CAPTURE(ran.err);
+  const bool not_built = ran.code == 2 && ran.says("this build has no CUDA part");
+  const bool too_few = ran.code == 3 && (ran.says("no GPU that CUDA can use") ||
+                                         ran.says("65536 ranks need as many GPUs"));
+  CHECK((not_built || too_few));
+}
+
 TEST_CASE("the same bits in every run are a word of the plan") {
   const Ran ran = run_plan("run", "gbs2 seq16", "--model tiny --steps 1 --deterministic --json");
   CAPTURE(ran.err);
