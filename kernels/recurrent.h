@@ -7,8 +7,6 @@
 
 namespace qplan::kernels {
 
-// Numbers of a head's key, value or state that kernels of states hold at most.
-inline constexpr std::int64_t kWidestState = 128;
 // Tokens that a convolution sees.
 inline constexpr std::int64_t kConvTaps = 4;
 // Tokens that the delta rule and the scan take at once; scratch is given in bf16 numbers for each
