@@ -91,8 +91,10 @@ TEST_CASE("what check reads from a cluster of two kinds is the plan that was emi
       for (const EmittedFile& f : emit(framework, mixed.subject(plan), {})) {
         texts.push_back({f.name, f.text});
       }
-      const Checked checked = check(
-          texts, {mixed.model, mixed.config, limits_of(mixed.whole, 128, mixed.cost.kinds())});
+      const CheckQuestion question{
+          mixed.model, mixed.config, limits_of(mixed.whole, 128, mixed.cost.kinds()), 8, {}, {},
+          {}};
+      const Checked checked = check(texts, question);
       CHECK(to_string(checked.plan) == to_string(plan));
       CHECK(std::none_of(checked.findings.begin(), checked.findings.end(), [](const Finding& f) {
         return f.severity == Severity::error || f.severity == Severity::warning;
