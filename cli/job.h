@@ -101,9 +101,9 @@ void check_images(const Job& job, std::int64_t seq_len);
 // The plan as one line that the verbs read back as the same, by the job's framework.
 std::string line_of(const Job& job, const ParallelPlan& plan);
 
-// A search for plans that those files can say; where none fits, for any. Of our own executor's plans
-// for those that its CUDA backend runs; where none fits, for any. The others count as refused by
-// kCudaBackendRule.
+// A search for plans that those files can say; where none fits, for any. Of our own executor's
+// plans for those that its CUDA backend runs; where none fits, for any. The others count as refused
+// by kCudaBackendRule.
 inline constexpr std::string_view kCudaBackendRule = "cuda_backend";
 SearchResult search_offered(const Job& job, const SearchSpace& space, const SearchOptions& options);
 
