@@ -260,7 +260,8 @@ def write_profile(profile, path):
     profile["price_per_gpu_hour_usd"] = 2.5
     profile["gpu"].update(matmul_fp16_tflops=989, matmul_mxfp8_tflops=1979, matmul_nvfp4_tflops=1979, matmul_fp32_tflops=67,
                           adamw_efficiency=0.8, graph_gain_us=0.5, memory_latency_us_of={"swiglu": 3})
-    profile["link"].update(message_start_us=8, message_gb_per_s=390, simple_only=False)
+    profile["link"].update(message_start_us=8, message_gb_per_s=390, simple_only=False,
+                           pods=[{"gpus": 3072, "oversubscription": 7, "rails": True}])
     profile["host"]["launch_factor"] = 1
     slowdown = {"compute": 1.1, "comm": 1.2, "source": "invented"}
     profile["contention"].update(expert_library=slowdown, expert_library_network=slowdown)
