@@ -113,6 +113,7 @@ RankGrid::RankGrid(const ParallelPlan& plan, int domain, const PodLevels& pods)
     GroupShape& shape = shapes_[static_cast<std::size_t>(i)];
     if (shape.nodes == 1) continue;
     for (const PodLevel& level : pods_) {
+      if (level.gpus == 0) continue;
       const PodLoad load = load_of(static_cast<Axis>(i), level);
       shape.pods.edge = std::max(shape.pods.edge, load.edge);
       shape.pods.exchange = std::max(shape.pods.exchange, load.exchange);

@@ -24,7 +24,11 @@ class MaxPlus {
 
   [[nodiscard]] constexpr Seconds seconds() const { return Seconds(value_); }
 
-  friend constexpr MaxPlus operator+(MaxPlus a, MaxPlus b) { return a.value_ < b.value_ ? b : a; }
+  friend constexpr MaxPlus operator+(MaxPlus a, MaxPlus b) {
+    MaxPlus sum;
+    sum.value_ = a.value_ < b.value_ ? b.value_ : a.value_;  // one instruction
+    return sum;
+  }
   friend constexpr MaxPlus operator*(MaxPlus a, MaxPlus b) {
     MaxPlus product;
     product.value_ = a.value_ + b.value_;
@@ -104,22 +108,32 @@ inline void join_all(StreamClocks& clocks) {
   advance(clocks, Op{.work = Join{}, .stream = Stream::compute, .after = all}, Duration{});
 }
 
-// First `a`, then `b`.
-inline StreamDelay then(const StreamDelay& a, const StreamDelay& b) {
-  return b.lazyProduct(a);
+// The product of the algebra. Few streams wait for each other in one piece of program, so most of a
+// delay is zero, and is passed over.
+template <int Columns>
+StreamState<Columns> apply(const StreamDelay& delay, const StreamState<Columns>& state) {
+  StreamState<Columns> product;  // of zeros
+  for (int j = 0; j < Columns; ++j) {
+    for (int k = 0; k < kStreamCount; ++k) {
+      if (state(k, j) != MaxPlus()) product.col(j) += delay.col(k) * state(k, j);
+    }
+  }
+  return product;
 }
 
-inline StreamClocks apply(const StreamDelay& delay, const StreamClocks& clocks) {
-  return delay.lazyProduct(clocks);
+// First `a`, then `b`.
+inline StreamDelay then(const StreamDelay& a, const StreamDelay& b) {
+  return apply(b, a);
 }
 
 // `n` times in sequence, by repeated squaring.
 inline StreamDelay power(StreamDelay base, std::int64_t n) {
-  if (n == 1) return base;
-  StreamDelay result = no_delay();
-  for (; n > 0; n >>= 1) {
-    if (n & 1) result = then(result, base);
-    if (n > 1) base = then(base, base);
+  if (n == 0) return no_delay();
+  for (; n % 2 == 0; n /= 2) base = then(base, base);
+  StreamDelay result = base;
+  for (n /= 2; n > 0; n /= 2) {
+    base = then(base, base);
+    if (n % 2 == 1) result = then(result, base);
   }
   return result;
 }

@@ -159,7 +159,8 @@ bool has_files_of(Framework framework, const ModelSpec& model) {
   const Subject subject{model, config, plan, recipe_for(framework, RecipeKind::megatron)};
   for (const auto& table : limits_of(framework, subject.recipe)) {
     for (const Limit& limit : table) {
-      if (limit.of_model && holds_for(framework, limit) && limit.broken(subject)) return false;
+      if (limit.asks == Asks::model && holds_for(framework, limit) && limit.broken(subject))
+        return false;
     }
   }
   return true;
@@ -202,15 +203,15 @@ std::vector<std::string_view> refusals(Framework framework, const Subject& subje
   return ids;
 }
 
-std::string_view broken_limit(Framework framework, const Subject& subject) {
-  for (const auto& table : limits_of(framework, subject.recipe)) {
+std::vector<const Limit*> limits_of_plans(Framework framework, const Subject& job) {
+  std::vector<const Limit*> limits;
+  for (const auto& table : limits_of(framework, job.recipe)) {
     for (const Limit& limit : table) {
-      if (!limit.of_model && holds_for(framework, limit) && limit.broken(subject)) {
-        return limit.rule;
-      }
+      if (limit.asks == Asks::model || !holds_for(framework, limit)) continue;
+      if (limit.asks == Asks::plan || limit.broken(job)) limits.push_back(&limit);
     }
   }
-  return {};
+  return limits;
 }
 
 std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& subject,

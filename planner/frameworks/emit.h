@@ -63,9 +63,9 @@ std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
 // Whether a framework's files can name the model at all.
 bool has_files_of(Framework framework, const ModelSpec& model);
 
-// The first limit of a framework's files that the plan breaks, leaving out those that ask the model
-// alone; empty: none.
-std::string_view broken_limit(Framework framework, const Subject& subject);
+// The limits of a framework's files that plans of a job may break, in the order they are asked,
+// without those that ask the model alone.
+std::vector<const Limit*> limits_of_plans(Framework framework, const Subject& job);
 
 // Every rule and every limit of its files that the plan breaks; empty: it can be written.
 std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& subject,

@@ -77,12 +77,16 @@ struct Fact {
   bool (*judged)(const Subject&) = nullptr;
 };
 
+// What a limit looks at: the plan; of it, what a search is asked with (sequences, precision); or
+// the model alone: whatever the plan, no files of it are written.
+enum class Asks : std::uint8_t { plan, job, model };
+
 // A plan that the rules accept and this framework's files have no word for.
 struct Limit {
   std::string_view rule;
   bool (*broken)(const Subject&);
   std::string (*message)(const Subject&);
-  bool of_model = false;  // asks the model alone: whatever the plan, no files of it are written
+  Asks asks = Asks::plan;
 };
 
 // Whether a model with Mamba-2 layers is cut elsewhere than evenly among whole stages: Megatron

@@ -106,11 +106,17 @@ bool step_is_written(const CostModel& cost, Framework framework, const Json& con
 
 // Plans that break a limit of the files, of a part of `step` where one is given, are refused.
 void refuse_unsaid(SearchOptions& options, const CostModel& cost, Framework framework,
-                   const Json& config, const RlStep* step) {
-  const int gpus_per_node = cost.hardware().link.gpus_per_node;
-  options.refuses = [&cost, &config, gpus_per_node, framework, step](const ParallelPlan& plan) {
-    return broken_limit(framework,
-                        {cost.model(), config, plan, cost.recipe().kind, gpus_per_node, step});
+                   const Json& config, const ParallelPlan& job, const RlStep* step) {
+  const auto subject = [&cost, &config, step](const ParallelPlan& plan) -> Subject {
+    return {cost.model(), config, plan, cost.recipe().kind, cost.hardware().link.gpus_per_node,
+            step};
+  };
+  options.refuses = [subject, limits = limits_of_plans(framework, subject(job))](
+                        const ParallelPlan& plan) -> std::string_view {
+    const Subject of_plan = subject(plan);
+    const auto broken = std::find_if(limits.begin(), limits.end(),
+                                     [&](const Limit* limit) { return limit->broken(of_plan); });
+    return broken == limits.end() ? std::string_view() : (*broken)->rule;
   };
 }
 
@@ -139,7 +145,7 @@ FoundSteps find_steps(const CostModel& cost, const RlJob& job, const SearchSpace
   options.find = [&](const RlJob& split, const SearchSpace& training, const SearchOptions& how) {
     const RlStep step{split, {}};
     SearchOptions asked = how;
-    refuse_unsaid(asked, cost, *framework, config, steps ? &step : nullptr);
+    refuse_unsaid(asked, cost, *framework, config, training.job, steps ? &step : nullptr);
     SearchResult plans = search(cost, training, asked);
     found.refused = found.refused || refused_by_limits(plans, cost);
     return plans;
@@ -159,7 +165,7 @@ FoundSteps find_steps(const CostModel& cost, const RlJob& job, const SearchSpace
 
 SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
                             std::optional<Framework> framework, const Json& config) {
-  if (framework) refuse_unsaid(options, cost, *framework, config, nullptr);
+  if (framework) refuse_unsaid(options, cost, *framework, config, space.job, nullptr);
   const bool files = framework && has_files_of(*framework, cost.model());
   if (files && options.alone && writes_steps(*framework)) {
     options.beside = taken_by_written_step(cost, *framework, config, space);

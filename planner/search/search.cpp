@@ -75,11 +75,10 @@ void count(const Ruled& ruled, SearchResult& result) {
 // Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
 // head, where a large vocabulary weighs as much as several layers. Counted in `result`.
 std::deque<Found> even_out(const CostModel& cost, const SearchSpace& space,
-                           const SearchOptions& options, ByBound& queue, const BestTimes& best,
+                           const SearchOptions& options,
+                           const std::vector<const Siblings*>& hopeful, const BestTimes& best,
                            SearchResult& result) {
-  if (!space.job.pipeline_layout.empty() || !cost.recipe().can.takes_layout) return {};
   const int threads = thread_count(options.threads);
-  const std::vector<const Siblings*> hopeful = queue.worth_evening(best);
   const Rules rules(cost, space, options);
   constexpr std::size_t kBatch = 16;  // neighbours share what a sifter remembers
   std::deque<Found> found((hopeful.size() + kBatch - 1) / kBatch);
@@ -163,11 +162,17 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
   ByBound queue(cost, options, std::move(families), {});
   std::vector<Candidate> simulated = simulate(cost, options, queue, best);
-  ByBound even(cost, options, {}, even_out(cost, space, options, queue, best, result));
-  std::vector<Candidate> evened = simulate(cost, options, even, best);
-  std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
+  if (space.job.pipeline_layout.empty() && cost.recipe().can.takes_layout) {
+    for (;;) {
+      const std::vector<const Siblings*> hopeful = queue.next_to_even(best);
+      if (hopeful.empty()) break;
+      ByBound even(cost, options, {}, even_out(cost, space, options, hopeful, best, result));
+      std::vector<Candidate> evened = simulate(cost, options, even, best);
+      std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
+      count_misfits(even.found(), result);
+    }
+  }
   count_misfits(queue.found(), result);
-  count_misfits(even.found(), result);
   std::int64_t refused = 0;
   for (const auto& [rule, of_rule] : result.infeasible) refused += of_rule.plans;
   result.simulated = std::ssize(simulated);

@@ -159,6 +159,7 @@ void ByBound::wait_for(const Found& found) {
   for (const Siblings& siblings : found.siblings) {
     waiting_.push({siblings.own_work.step, siblings.number, &siblings});
   }
+  if (evening_) wait_for_evening(found);
 }
 
 std::optional<ByBound::BoundedPlan> ByBound::first(const BestTimes& best) {
@@ -276,26 +277,39 @@ void ByBound::ask_next() {
   at_once_ = next_count(at_once_, any);
 }
 
-std::vector<const Siblings*> ByBound::worth_evening(const BestTimes& best) {
-  const auto hopeful = [&](const ParallelPlan& plan, const StepBound& bound) {
-    return may_be_evened(plan) && !(options_.prune && best.rules_out(bound.evened, kFewest));
-  };
-  std::vector<std::size_t> unseen;
+void ByBound::begin_evening() {
+  evening_ = true;
   for (std::size_t i = 0; i < families_.size(); ++i) {
-    if (!looked_at_[i] && hopeful(families_[i].family.least, families_[i].bound)) {
-      unseen.push_back(i);
-    }
+    if (looked_at_[i] || !may_be_evened(families_[i].family.least)) continue;
+    uneven_families_.push({families_[i].bound.evened, i, i});
   }
-  look_at(unseen);
-  std::vector<const Siblings*> result;
-  for (const Found& found : found_) {
-    for (const Siblings& siblings : found.siblings) {
-      if (hopeful(siblings.plans.front()->plan, siblings.own_work)) result.push_back(&siblings);
-    }
+  for (const Found& found : found_) wait_for_evening(found);
+}
+
+void ByBound::wait_for_evening(const Found& found) {
+  for (const Siblings& siblings : found.siblings) {
+    if (!may_be_evened(siblings.plans.front()->plan)) continue;
+    uneven_.push({siblings.own_work.evened, siblings.number, &siblings});
   }
-  std::sort(result.begin(), result.end(),
+}
+
+std::vector<const Siblings*> ByBound::next_to_even(const BestTimes& best) {
+  if (!evening_) begin_evening();
+  const auto hopeful = [&](const auto& heap) {
+    return !heap.empty() && !(options_.prune && best.rules_out(heap.top().bound, kFewest));
+  };
+  while (hopeful(uneven_families_) &&
+         (uneven_.empty() || uneven_families_.top().bound <= uneven_.top().bound)) {
+    look_at(take(uneven_families_, even_at_once_));
+  }
+  std::vector<const Siblings*> round;
+  for (; round.size() < even_at_once_ && hopeful(uneven_); uneven_.pop()) {
+    round.push_back(uneven_.top().what);
+  }
+  even_at_once_ *= 2;
+  std::sort(round.begin(), round.end(),
             [](const Siblings* a, const Siblings* b) { return a->number < b->number; });
-  return result;
+  return round;
 }
 
 double ByBound::progress() const {

@@ -166,9 +166,10 @@ class ByBound {
   std::optional<BoundedPlan> first(const BestTimes& best);
   void pop() { bounded_.pop(); }
 
-  // Siblings, as enumerated, that can be among the first few when their layers are moved between
-  // stages: of all families, looked at or not.
-  std::vector<const Siblings*> worth_evening(const BestTimes& best);
+  // Siblings that can be among the first few when their layers are moved between stages: of all
+  // families, looked at or not, those first that may come to the least, and as enumerated. Each is
+  // told of once, a few at a time: what comes of them rules out others. Empty: there are no more.
+  std::vector<const Siblings*> next_to_even(const BestTimes& best);
 
   // How much of what there is to ask was asked, 0..1.
   [[nodiscard]] double progress() const;
@@ -187,6 +188,8 @@ class ByBound {
   void look_at_next();
   void ask_next();
   void wait_for(const Found& found);
+  void begin_evening();
+  void wait_for_evening(const Found& found);
 
   const CostModel& cost_;
   const SearchOptions& options_;
@@ -198,6 +201,12 @@ class ByBound {
   Heap<std::size_t> unseen_;       // families, by the least of their work
   Heap<const Siblings*> waiting_;  // by the bound of their own work
   Heap<const Allowed*> bounded_;
+
+  // By the bounds of the same work with its layers moved; there once somebody asks.
+  bool evening_ = false;
+  Heap<std::size_t> uneven_families_;  // not looked at
+  Heap<const Siblings*> uneven_;
+  std::size_t even_at_once_ = kFewestAtOnce;
 };
 
 }  // namespace qplan

@@ -44,7 +44,7 @@ constexpr auto kLimits = std::to_array<Limit>({
            "`swift sft` freezes a vision tower unless told otherwise, which qplan "
            "does not write; use fsdp2");
      },
-     /*of_model=*/true},
+     Asks::model},
 });
 
 using Written = std::vector<WrittenOption>;

@@ -54,7 +54,7 @@ constexpr auto kAutoModelLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("qplan writes NeMo AutoModel's recipe of text models; use fsdp2");
      },
-     /*of_model=*/true},
+     Asks::model},
 });
 
 bool spreads(const Subject& s) {

@@ -64,7 +64,7 @@ constexpr auto kTrlLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("qplan writes `trl sft` of text; use fsdp2, which starts sft_vlm.py");
      },
-     /*of_model=*/true},
+     Asks::model},
 });
 
 constexpr auto kDdpLimits = std::to_array<Limit>({

@@ -183,7 +183,7 @@ constexpr auto kBridgeLimits = std::to_array<Limit>({
        return fmt::format("Megatron-Bridge has no recipe of {} that qplan knows; use megatron",
                           s.model.name);
      },
-     /*of_model=*/true},
+     Asks::model},
     {"bridge_muon",
      [](const Subject& s) { return s.plan.optimizer == OptimizerKind::muon && s.plan.zero > 0; },
      [](const Subject&) {

@@ -116,7 +116,7 @@ constexpr auto kLimits = std::to_array<Limit>({
        return fmt::format("{} has {}, which qplan does not write for Megatron", s.model.name,
                           unwritten_part(s.model));
      },
-     /*of_model=*/true},
+     Asks::model},
     {"partly_normed_queries",
      [](const Subject& s) {
        const auto rotates = [](const LayerKind& layer) { return layer.rotates; };
@@ -129,7 +129,7 @@ constexpr auto kLimits = std::to_array<Limit>({
            "so in every layer: Megatron-LM would train another model",
            s.model.name);
      },
-     /*of_model=*/true},
+     Asks::model},
     {"chunked_attention", [](const Subject& s) { return chunk_within(s.model, s.plan) > 0; },
      [](const Subject& s) {
        const std::int64_t chunk = chunk_within(s.model, s.plan);
@@ -137,7 +137,8 @@ constexpr auto kLimits = std::to_array<Limit>({
            "{} attends within chunks of {} tokens, which Megatron-LM has no flag for; use seq_len "
            "{} or less",
            s.model.name, chunk, chunk);
-     }},
+     },
+     Asks::job},
     {"temperature_by_position",
      [](const Subject& s) {
        return s.model.temperature_step > 0 && s.plan.seq_len > s.model.temperature_step;
@@ -147,7 +148,8 @@ constexpr auto kLimits = std::to_array<Limit>({
            "{} scales queries by their position, which Megatron-LM has no flag for; use seq_len {} "
            "or less",
            s.model.name, s.model.temperature_step);
-     }},
+     },
+     Asks::job},
     {"scaled_inputs_of_one",
      [](const Subject& s) {
        return s.model.moe && s.model.moe->scales_inputs && s.model.moe->top_k > 1;
@@ -157,7 +159,7 @@ constexpr auto kLimits = std::to_array<Limit>({
            "--moe-apply-probs-on-input is for one expert a token, and {} has {} of them",
            s.model.name, s.model.moe->top_k);
      },
-     /*of_model=*/true},
+     Asks::model},
     {"whole_rotary_base",
      [](const Subject& s) {
        return s.model.rope_theta !=
@@ -167,7 +169,7 @@ constexpr auto kLimits = std::to_array<Limit>({
        return fmt::format("--rotary-base is a whole number, and the model's is {}",
                           s.model.rope_theta);
      },
-     /*of_model=*/true},
+     Asks::model},
 });
 
 }  // namespace

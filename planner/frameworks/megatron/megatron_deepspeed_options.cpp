@@ -178,7 +178,7 @@ constexpr auto kDeepSpeedLimits = std::to_array<Limit>({
        return fmt::format("Megatron-DeepSpeed has no option for {}'s layers; use megatron",
                           s.model.name);
      },
-     /*of_model=*/true},
+     Asks::model},
     {"uneven_stages", [](const Subject& s) { return !s.plan.pipeline_layout.empty(); },
      [](const Subject&) {
        return std::string("Megatron-DeepSpeed places layers by itself; leave pipeline_layout out");

@@ -261,7 +261,7 @@ constexpr auto kSwiftLimits = std::to_array<Limit>({
        return fmt::format("ms-swift has no way to hand weights of {} to Megatron; use megatron",
                           s.model.architecture);
      },
-     /*of_model=*/true},
+     Asks::model},
     {"swift_graphs", [](const Subject& s) { return s.plan.cuda_graph; },
      [](const Subject&) {
        return no_word("CUDA graphs", "leave cuda_graph out, or use megatron");

@@ -138,7 +138,7 @@ constexpr auto kSlimeLimits = std::to_array<Limit>({
        return fmt::format("slime has no way to hand weights of {} to its rollouts; use megatron",
                           s.model.architecture);
      },
-     /*of_model=*/true},
+     Asks::model},
     {"slime_optimizer", [](const Subject& s) { return s.plan.zero != 1; },
      [](const Subject&) {
        return std::string("slime always uses Megatron's distributed optimizer; use zero 1");
@@ -168,12 +168,12 @@ constexpr auto kSlimeLimits = std::to_array<Limit>({
            "slime runs Gated DeltaNet by a plug-in that repeats it on every rank of tp and cp, "
            "which qplan does not price; use megatron");
      },
-     /*of_model=*/true},
+     Asks::model},
     {"slime_mamba", [](const Subject& s) { return s.model.mamba.has_value(); },
      [](const Subject&) {
        return std::string("slime trains GPT models, without Mamba-2 layers; use megatron");
      },
-     /*of_model=*/true},
+     Asks::model},
     {"slime_batch",
      [](const Subject& s) { return s.plan.micro_batch_size * s.plan.seq_len % s.plan.cp != 0; },
      [](const Subject& s) {

@@ -156,7 +156,7 @@ constexpr auto kAccelerateLimits = std::to_array<Limit>({
        return fmt::format("the layer class that FSDP wraps is not known for {}",
                           s.model.architecture);
      },
-     /*of_model=*/true},
+     Asks::model},
     {"dispatcher_of_modules",
      [](const Subject& s) {
        return s.model.moe && s.plan.moe_dispatcher != MoeDispatcher::alltoall;

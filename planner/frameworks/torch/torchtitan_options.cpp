@@ -221,7 +221,7 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
        return fmt::format("torchtitan has no configuration of {} that qplan knows{}", s.model.name,
                           other ? "" : "; use fsdp2");
      },
-     /*of_model=*/true},
+     Asks::model},
     // models/common/decoder.py:222.
     {"torchtitan_positions",
      [](const Subject& s) {
