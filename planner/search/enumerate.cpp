@@ -4,6 +4,7 @@
 
 #include "models/program/loss.h"
 #include "models/program/step_program.h"
+#include "planner/rules/experts.h"
 #include "planner/rules/feasible.h"
 #include "planner/search/layout.h"
 #include "planner/search/search.h"
@@ -95,6 +96,27 @@ struct Chunking {
   int vpp = 1;
 };
 
+// Chunks of layers that each rank of an interleaved pipeline may have: as many as a layout has
+// stages for; else those among which layers divide; where none do, any few if a search may place
+// layers, for it evens them out, or those among which embedding and loss divide as a layer each.
+std::vector<int> interleavings(const ModelSpec& model, const Recipe& recipe,
+                               const SearchSpace& space, int pp) {
+  constexpr int kMost = 12;
+  const auto those = [&](auto fills) {
+    std::vector<int> chunks;
+    for (int v = 2; v <= kMost && std::int64_t{pp} * v <= model.num_layers; ++v) {
+      if (fills(std::int64_t{pp} * v)) chunks.push_back(v);
+    }
+    return chunks;
+  };
+  const std::vector<int>& layout = space.job.pipeline_layout;
+  if (!layout.empty()) return those([&](auto stages) { return stages == std::ssize(layout); });
+  const std::vector<int> even = those([&](auto stages) { return model.num_layers % stages == 0; });
+  if (!even.empty()) return even;
+  const std::int64_t with_ends = model.num_layers + 2 + model.num_mtp_layers;
+  return those([&](auto stages) { return recipe.can.takes_layout || with_ends % stages == 0; });
+}
+
 std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
                                 const SearchSpace& space, int pp) {
   std::vector<Chunking> result;
@@ -112,23 +134,7 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
     if (rare && !asked) continue;
     std::vector<int> chunks = {1};
     if (kind == ScheduleKind::zbv) chunks = {2};
-    if (kind == ScheduleKind::interleaved) {
-      chunks.clear();
-      // Even chunks; where there are none, embedding and loss count as a layer each.
-      const std::int64_t extra = 2 + model.num_mtp_layers;
-      for (const std::int64_t layers : {model.num_layers, model.num_layers + extra}) {
-        if (!chunks.empty()) break;
-        for (int v = 2; v <= 12 && std::int64_t{pp} * v <= model.num_layers; ++v) {
-          if (layers % (std::int64_t{pp} * v) == 0) chunks.push_back(v);
-        }
-      }
-      // Where neither divides, a few uneven ones.
-      if (chunks.empty() && recipe.can.takes_layout) {
-        for (int v = 2; v <= 4 && std::int64_t{pp} * v <= model.num_layers; ++v) {
-          chunks.push_back(v);
-        }
-      }
-    }
+    if (kind == ScheduleKind::interleaved) chunks = interleavings(model, recipe, space, pp);
     for (const int v : or_default(space[&P::vpp], chunks)) result.push_back({kind, v});
   }
   return result;
@@ -139,9 +145,19 @@ struct ExpertLayout {
   MoeDispatcher dispatcher = MoeDispatcher::alltoall;
 };
 
-// Expert degrees that divide a stage's ranks, each with the dispatchers the recipe has.
+// Where there is no library for experts Megatron's other dispatcher, which gathers all tokens, may
+// be the faster of its two.
+EnumSet<MoeDispatcher> dispatchers_on(const HardwareProfile& hardware, const Recipe& recipe) {
+  EnumSet<MoeDispatcher> dispatchers = recipe.can.dispatchers;
+  if (!dispatchers.has(MoeDispatcher::deepep)) return dispatchers;
+  if (rules::has_expert_library(hardware.gpu.compute_capability)) return dispatchers;
+  return dispatchers.remove(MoeDispatcher::deepep).add(MoeDispatcher::allgather);
+}
+
+// Expert degrees that divide a stage's ranks, each with the dispatchers the recipe has there.
 std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& recipe,
-                                         const SearchSpace& space, const Skeleton& k) {
+                                         const HardwareProfile& hardware, const SearchSpace& space,
+                                         const Skeleton& k) {
   const std::int64_t ranks = std::int64_t{k.tp} * k.cp * k.dp;
   std::vector<int> eps = {1}, etps = {1};
   if (model.moe) {
@@ -156,7 +172,7 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
       const bool asked = !space[&P::ep].empty() || !space[&P::etp].empty();
       if (!asked && ranks % (std::int64_t{ep} * etp) != 0) continue;
       std::vector<MoeDispatcher> dispatchers = {MoeDispatcher::alltoall};
-      if (ep > 1) dispatchers = members(recipe.can.dispatchers);
+      if (ep > 1) dispatchers = members(dispatchers_on(hardware, recipe));
       for (const MoeDispatcher d : or_default(space[&P::moe_dispatcher], dispatchers)) {
         layouts.push_back({ep, etp, d});
       }
@@ -377,7 +393,7 @@ void each_family(const ModelSpec& model, const Recipe& recipe, const HardwarePro
   std::vector<CpComm> cp_comms = {CpComm::p2p};
   if (k.cp > 1) cp_comms = or_default(space[&P::cp_comm], members(recipe.can.cp_exchanges));
   std::vector<Word> of_family = {
-      word(expert_layouts(model, recipe, space, k),
+      word(expert_layouts(model, recipe, hardware, space, k),
            [](ParallelPlan& plan, const ExpertLayout& e) {
              plan.ep = e.ep;
              plan.etp = e.etp;

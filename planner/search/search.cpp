@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "models/program/step_program.h"
@@ -28,11 +29,21 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.step_time < b.step_time;
 }
 
+// Finds the step times of some plans, and adds them to the best.
+void price(const CostModel& cost, const SearchOptions& options, std::span<Candidate> plans,
+           BestTimes& best) {
+  parallel_for(plans.size(), thread_count(options.threads),
+               [&](std::size_t i) { plans[i].step_time = cost.step_time(plans[i].plan); });
+  for (Candidate& c : plans) {
+    c.refused = options.accepts && !best.rules_out(c.step_time) && !options.accepts(c.plan);
+    if (!c.refused) best.add(c.step_time);
+  }
+}
+
 // Simulates plans in the order of their bounds, a fixed batch at a time, until no bound is below
 // the k-th best time. Returns the simulated ones.
 std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options, ByBound& queue,
                                 BestTimes& best) {
-  const int threads = thread_count(options.threads);
   constexpr std::size_t kBatch = 32;
   std::vector<Candidate> simulated;
   while (auto next = queue.first(best)) {
@@ -41,18 +52,15 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
       simulated.push_back({next->what->plan, next->what->device_peak});
       queue.pop();
     }
-    parallel_for(simulated.size() - done, threads, [&](std::size_t i) {
-      Candidate& c = simulated[done + i];
-      c.step_time = cost.step_time(c.plan);
-    });
-    for (std::size_t i = done; i < simulated.size(); ++i) {
-      Candidate& c = simulated[i];
-      c.refused = options.accepts && !best.rules_out(c.step_time) && !options.accepts(c.plan);
-      if (!c.refused) best.add(c.step_time);
-    }
+    price(cost, options, std::span(simulated).subspan(done), best);
     if (options.progress) options.progress(0.5 + 0.5 * queue.progress());
   }
   return simulated;
+}
+
+// Whether the search says which stage has which layers.
+bool places_layers(const CostModel& cost, const SearchSpace& space) {
+  return space.job.pipeline_layout.empty() && cost.recipe().can.takes_layout;
 }
 
 bool worth_evening(const CostModel& cost, const ParallelPlan& plan, const BestTimes& best,
@@ -60,6 +68,15 @@ bool worth_evening(const CostModel& cost, const ParallelPlan& plan, const BestTi
   constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
   const StepBound bound = cost.lower_bound(plan);
   return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened, kFewest));
+}
+
+// The plan with its layers moved; nothing where they are where they would be.
+std::optional<ParallelPlan> evened(const CostModel& cost, const ParallelPlan& plan) {
+  ParallelPlan even = plan;
+  even.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
+  if (even.pipeline_layout.empty()) return std::nullopt;
+  if (even.pipeline_layout == stage_layers(cost.model(), plan)) return std::nullopt;
+  return even;
 }
 
 void add(std::string_view rule, const Refused& refused, SearchResult& to) {
@@ -72,8 +89,9 @@ void count(const Ruled& ruled, SearchResult& result) {
   result.considered += ruled.considered;
 }
 
-// Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
-// head, where a large vocabulary weighs as much as several layers. Counted in `result`.
+// Plans once more, with layers moved away from the busiest pipeline rank: the one with the head,
+// where a large vocabulary weighs as much as several layers. Also those that nearly fit. Counted in
+// `result`.
 std::deque<Found> even_out(const CostModel& cost, const SearchSpace& space,
                            const SearchOptions& options,
                            const std::vector<const Siblings*>& hopeful, const BestTimes& best,
@@ -92,17 +110,81 @@ std::deque<Found> even_out(const CostModel& cost, const SearchSpace& space,
         ++number;
         if (!worth_evening(cost, uneven->plan, best, options.prune)) continue;
         weigh(cost, options, sifter, *uneven);
-        if (uneven->room != Room::fits) continue;
-        ParallelPlan plan = uneven->plan;
-        plan.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
-        if (plan.pipeline_layout.empty()) continue;
-        if (plan.pipeline_layout == stage_layers(cost.model(), uneven->plan)) continue;
-        if (ruled[b].allows(rules, plan)) even.judge(plan, number);
+        if (uneven->room != Room::fits && !may_fit_evened(cost, options, *uneven)) continue;
+        const auto plan = evened(cost, uneven->plan);
+        if (plan && ruled[b].allows(rules, *plan)) even.judge(*plan, number);
       }
     }
     found[b] = even.take();
   });
   for (const Ruled& of_batch : ruled) count(of_batch, result);
+  return found;
+}
+
+// With as few of each chunk's layers recomputed as fit (Megatron's block method), or as many as
+// were asked for; nothing where none fit but all.
+std::optional<Candidate> recomputing_least(const CostModel& cost, const SearchOptions& options,
+                                           const ParallelPlan& plan, bool asked) {
+  const std::vector<int> layers = stage_layers(cost.model(), plan);
+  Candidate least{plan, {}};
+  PlanSifter sifter(cost);
+  const auto fits = [&](int count) {
+    least.plan.recompute.layers = count;
+    Allowed tried{least.plan};
+    weigh(cost, options, sifter, tried);
+    least.device_peak = tried.device_peak;
+    return tried.room == Room::fits;
+  };
+  int few = asked ? plan.recompute.layers : 1;
+  int many = asked ? few : *std::max_element(layers.begin(), layers.end()) - 1;
+  while (few < many) {
+    const int half = (few + many) / 2;
+    if (fits(half)) {
+      many = half;
+    } else {
+      few = half + 1;
+    }
+  }
+  if (few > many || !fits(few)) return std::nullopt;
+  return least;
+}
+
+// The best of the plans that recompute whole layers once more, with fewer of them recomputed, and
+// moved between stages: how many is a question of memory, and no bound says what comes of it.
+std::vector<Candidate> recompute_less(const CostModel& cost, const SearchSpace& space,
+                                      const SearchOptions& options,
+                                      const std::vector<Candidate>& simulated,
+                                      SearchResult& result) {
+  if (!cost.recipe().can.recompute.has(RecomputeChoice::blocks)) return {};
+  std::vector<Candidate> best;
+  std::copy_if(simulated.begin(), simulated.end(), std::back_inserter(best),
+               [](const Candidate& c) { return !c.refused; });
+  std::stable_sort(best.begin(), best.end(), better);
+  best.resize(std::min(best.size(), kFewest));
+  std::erase_if(best,
+                [](const Candidate& c) { return c.plan.recompute.kind != RecomputeKind::full; });
+  const bool asked = !space[&ParallelPlan::recompute].empty();
+  const Rules rules(cost, space, options);
+  Ruled ruled;
+  std::vector<Candidate> found;
+  const auto is_known = [&](const ParallelPlan& plan) {
+    const auto same = [&](const Candidate& c) { return c.plan == plan; };
+    return std::any_of(simulated.begin(), simulated.end(), same) ||
+           std::any_of(found.begin(), found.end(), same);
+  };
+  const auto add = [&](const ParallelPlan& plan) {
+    const auto least = recomputing_least(cost, options, plan, asked);
+    if (least && !is_known(least->plan) && ruled.allows(rules, least->plan)) {
+      found.push_back(*least);
+    }
+  };
+  for (const Candidate& c : best) {
+    if (asked && c.plan.recompute.layers == 0) continue;
+    if (!asked) add(c.plan);
+    if (!places_layers(cost, space) || c.plan.pp == 1) continue;
+    if (const auto even = evened(cost, c.plan)) add(*even);
+  }
+  count(ruled, result);
   return found;
 }
 
@@ -162,7 +244,7 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
   ByBound queue(cost, options, std::move(families), {});
   std::vector<Candidate> simulated = simulate(cost, options, queue, best);
-  if (space.job.pipeline_layout.empty() && cost.recipe().can.takes_layout) {
+  if (places_layers(cost, space)) {
     for (;;) {
       const std::vector<const Siblings*> hopeful = queue.next_to_even(best);
       if (hopeful.empty()) break;
@@ -173,6 +255,9 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
     }
   }
   count_misfits(queue.found(), result);
+  std::vector<Candidate> less = recompute_less(cost, space, options, simulated, result);
+  price(cost, options, less, best);
+  std::move(less.begin(), less.end(), std::back_inserter(simulated));
   std::int64_t refused = 0;
   for (const auto& [rule, of_rule] : result.infeasible) refused += of_rule.plans;
   result.simulated = std::ssize(simulated);

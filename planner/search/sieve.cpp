@@ -96,6 +96,12 @@ bool may_be_evened(const ParallelPlan& plan) {
   return plan.pp > 1 && plan.schedule != ScheduleKind::dualpipe && plan.recompute.layers == 0;
 }
 
+bool may_fit_evened(const CostModel& cost, const SearchOptions& options, const Allowed& allowed) {
+  if (!cost.recipe().can.takes_layout || !may_be_evened(allowed.plan)) return false;
+  const double layers = as_double(cost.model().num_layers) / allowed.plan.pp;
+  return allowed.device_peak + options.beside <= cost.capacity() * (1 + 2 / layers);
+}
+
 void weigh(const CostModel& cost, const SearchOptions& options, PlanSifter& sifter,
            Allowed& allowed) {
   if (allowed.room != Room::unknown) return;
@@ -117,9 +123,12 @@ void Sieve::judge(const ParallelPlan& plan, PlanNumber number) {
   if (sifter_.look_at(plan)) begin();
   Allowed allowed{plan};
   if (weighs_) weigh(cost_, options_, sifter_, allowed);
-  if (allowed.room == Room::too_small) return found_.misfit(allowed);
-  if (!fits_) found_.siblings.push_back({{}, sifter_.own_work_bound(plan), number});
-  fits_ = true;
+  if (allowed.room == Room::too_small && !may_fit_evened(cost_, options_, allowed)) {
+    return found_.misfit(allowed);
+  }
+  if (!kept_) found_.siblings.push_back({{}, sifter_.own_work_bound(plan), number});
+  kept_ = true;
+  fits_ |= allowed.room != Room::too_small;
   found_.siblings.back().plans.push_back(&found_.allowed.emplace_back(std::move(allowed)));
 }
 
@@ -128,7 +137,7 @@ void Sieve::begin() {
   constexpr int kNowAndThen = 16;
   if (weighs_) unweighed_ = fits_ ? 0 : kNowAndThen;
   weighs_ = ++unweighed_ > kNowAndThen;
-  fits_ = false;
+  fits_ = kept_ = false;
 }
 
 BestTimes::BestTimes(int wanted) : wanted_(static_cast<std::size_t>(std::max(wanted, 1))) {}

@@ -40,7 +40,7 @@ inline constexpr PlanNumber kMostOfFamily = PlanNumber{1} << 24U;
 
 // Plans, one enumerated after the other, that differ only in where their states live.
 struct Siblings {
-  std::vector<Allowed*> plans;  // without those that are known not to fit
+  std::vector<Allowed*> plans;  // without those that are known not to fit, nor to with layers moved
   StepBound own_work;           // by CostModel::own_work_bound()
   PlanNumber number = 0;        // of the first
 };
@@ -95,6 +95,9 @@ struct Found {
 // chunk recomputes a number of its layers, other chunks recompute others, and no bound holds.
 bool may_be_evened(const ParallelPlan& plan);
 
+// Whether a plan that does not fit may with two layers moved away from the rank that is fullest.
+bool may_fit_evened(const CostModel& cost, const SearchOptions& options, const Allowed& allowed);
+
 // Finds out whether the plan fits.
 void weigh(const CostModel& cost, const SearchOptions& options, PlanSifter& sifter,
            Allowed& allowed);
@@ -122,6 +125,7 @@ class Sieve {
   Found found_;
   bool weighs_ = true;  // these siblings
   bool fits_ = false;   // one of them may
+  bool kept_ = false;   // one of them is
   int unweighed_ = 0;   // siblings since the last that were weighed
 };
 
