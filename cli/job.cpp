@@ -134,6 +134,11 @@ void read_hardware_of(Job& job) {
     read_kinds_of(job, name);
     return;
   }
+  const std::string alone = name.substr(0, name.find(':'));
+  if (alone != name && contains(hardware_names(), alone)) {
+    throw Error(fmt::format("--hardware {} is one kind of GPU; use --hardware {} --gpus {}",
+                            shown(name), alone, shown(name.substr(alone.size() + 1))));
+  }
   if (!choices.hardware_profile.is_null()) {
     job.hardware = read_hardware(choices.hardware_profile, "the plan file's hardware_profile");
     job.hardware_profile = choices.hardware_profile;

@@ -92,6 +92,7 @@ struct CommandLine::Parser {
     for (const Entry& entry : entries) result.push_back(entry.name);
     return result;
   }
+  void refuse_missing(const std::string& verb) const;
   void refuse_unknown(const std::string& verb) const;
   [[nodiscard]] Json table(const std::string& verb) const;
   static void refuse_repeated(const Entry& entry, const std::vector<std::string>& texts);
@@ -153,6 +154,20 @@ void CommandLine::positionals(const std::string& name, const std::string& help,
     values.push_back(text);
   };
   parser_->entries.push_back({option, name, add, true, false, false, "", name, help});
+}
+
+// An option whose value was forgotten has taken the next option for it.
+void CommandLine::Parser::refuse_missing(const std::string& verb) const {
+  const std::vector<std::string> options = names();
+  for (const Entry& entry : entries) {
+    for (const std::string& text : entry.option->results()) {
+      const bool forgotten = !entry.positional() && text.starts_with("--") &&
+                             std::find(options.begin(), options.end(), text) != options.end();
+      if (!forgotten) continue;
+      throw Error(fmt::format("{} {} needs a value ({}), and {} follows", verb, entry.name,
+                              entry.value_name, text));
+    }
+  }
 }
 
 void CommandLine::Parser::refuse_unknown(const std::string& verb) const {
@@ -230,6 +245,7 @@ bool CommandLine::parse(const std::vector<std::string>& args, std::ostream& out)
     throw Error(fmt::format("{}: {}; `qplan {} --help` lists the options", verb_,
                             shown(error.what()), verb_));
   }
+  parser_->refuse_missing(verb_);
   parser_->refuse_unknown(verb_);
   for (const Parser::Entry& entry : parser_->entries) {
     const std::vector<std::string>& texts = entry.option->results();

@@ -277,6 +277,12 @@ std::string cost_text(const Sized& point) {
                      significant(point.cost->wall.value() / 86400));
 }
 
+// Parts of nodes beyond the first are not asked.
+std::string nodes_text(const Sized& point) {
+  const int node = point.job->hardware.link.gpus_per_node;
+  return point.job->gpus > node ? fmt::format(", in whole nodes of {},", node) : "";
+}
+
 // One line, however long: what is asked most often is pasted elsewhere.
 std::string line_of(const SizeQuestion& question, const SizeAnswer& answer) {
   if (!answer.chosen) {
@@ -298,8 +304,8 @@ std::string line_of(const SizeQuestion& question, const SizeAnswer& answer) {
   const Sized& best = answer.tried[*answer.chosen];
   switch (question.of) {
     case SizeOf::gpus:
-      return fmt::format("{} is the least for {}: {}", cluster_text(best), subject_text(best),
-                         best_text(best));
+      return fmt::format("{}{} is the least for {}: {}", cluster_text(best), nodes_text(best),
+                         subject_text(best), best_text(best));
     case SizeOf::sequence: {
       std::string text = fmt::format("{} tokens is the longest sequence of {} on {}: {}",
                                      grouped(best.asked.seq_len), best.job->model.name,
@@ -313,9 +319,9 @@ std::string line_of(const SizeQuestion& question, const SizeAnswer& answer) {
       return fmt::format("micro-batches of {} are the largest of {} on {}: {}", best.micro_batch,
                          subject_text(best), cluster_text(best), best_text(best));
     case SizeOf::cost:
-      return fmt::format("{} is the cheapest for {} tokens of {} ({}): {}", cluster_text(best),
-                         human_count(question.tokens), best.job->model.name, cost_text(best),
-                         best_text(best));
+      return fmt::format("{} is the cheapest of {} clusters for {} tokens of {} ({}): {}",
+                         cluster_text(best), answer.tried.size(), human_count(question.tokens),
+                         best.job->model.name, cost_text(best), best_text(best));
     case SizeOf::model:
       return fmt::format(
           "{} ({} parameters) is the largest built-in model for {} at {} tokens: {}",

@@ -31,6 +31,10 @@ TEST_CASE("names that cannot be planned for are bad input, with a sentence") {
   const Ran hopper = run("search --model tiny --gpus 8 --hardware hopper");
   CHECK(hopper.code == 2);
   CHECK(hopper.says("choose one of h100-sxm, h100-pcie, h200-sxm, h800, h20"));
+  const Ran counted = run("search --model tiny --hardware h100-sxm:64");
+  CHECK(counted.code == 2);
+  CHECK(
+      counted.says("--hardware h100-sxm:64 is one kind of GPU; use --hardware h100-sxm --gpus 64"));
 }
 
 TEST_CASE("what was never held against a run says so, and is less sure") {

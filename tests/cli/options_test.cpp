@@ -64,6 +64,8 @@ TEST_CASE("every wrong word on a command line is one sentence with the option's 
   CHECK(complaint({"--gpus", "0"}) == "--gpus must be a whole number from 1 to 4096, not '0'");
   CHECK(complaint({"--gpus", "8", "--gpus", "9"}) == "--gpus is given 2 times; give it once");
   CHECK(complaint({"--gpus"}) == "search --gpus needs a value; `qplan search --help` says which");
+  CHECK(complaint({"--gpus", "--price", "2"}) ==
+        "search --gpus needs a value (COUNT), and --price follows");
   CHECK(complaint({"--gpu", "8"}) == "search has no option '--gpu'; did you mean '--gpus'?");
   CHECK(complaint({"--price", "nan"}) == "--price must be a number from 0 to 100, not 'nan'");
   CHECK(complaint({"word"}).find("does not know what to do with 'word'") != std::string::npos);
