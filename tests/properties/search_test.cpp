@@ -10,6 +10,7 @@
 #include "planner/rules/feasible.h"
 #include "planner/search/default_batch.h"
 #include "planner/search/enumerate.h"
+#include "planner/search/layout.h"
 #include "planner/search/sieve.h"
 #include "tests/properties/random_plans.h"
 
@@ -112,6 +113,57 @@ TEST_CASE("pruning never changes the best plans, every plan is accounted for, al
       CHECK_FALSE(cost.fits(cost.memory(whole.smallest->plan)));
     }
   }
+}
+
+// A search says "cannot be faster" and "out of memory" of plans with their layers where they lie.
+TEST_CASE(
+    "no plan is faster than the best, wherever its layers lie, and none fits where none is found") {
+  RandomPlans random(59);
+  std::int64_t compared = 0, moved = 0, only_moved = 0;
+  for (int round = 0; round < test_rounds(60); ++round) {
+    Job job = random_job(random);
+    job.recipe = &recipe_of(random.pick<RecipeKind>({RecipeKind::megatron, RecipeKind::qplan}));
+    job.space.gpus = random.pick<std::int64_t>({6, 10, 12, 20});
+    job.space.job.global_batch_size = job.space.gpus * random.pick<std::int64_t>({4, 6});
+    job.space[&P::recompute] = {};
+    job.cap = gib(random.pick<double>({8, 14, 20, 40, 75}));
+    CAPTURE(round);
+    CAPTURE(job.name);
+    CAPTURE(to_word(job.recipe->kind));
+    CAPTURE(job.space.gpus);
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    const SearchResult found = search(cost, job.space, {});
+    const ClusterLimits limits = limits_of(job.hardware, job.space.gpus);
+    std::int64_t drawn = random.pick<std::int64_t>({0, 7, 19, 31});
+    const auto ask = [&](const ParallelPlan& plan, double tolerance) {
+      CAPTURE(to_string(plan));
+      if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return false;
+      if (!cost.fits(cost.memory(plan))) return false;
+      REQUIRE_FALSE(found.plans.empty());
+      CHECK(cost.step_time(plan) >= found.plans.front().step_time * (1 - tolerance));
+      return true;
+    };
+    for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
+      if (skeleton.pp == 1) continue;
+      each_plan(
+          job.model, *job.recipe, job.hardware, job.space, skeleton, [&](const ParallelPlan& plan) {
+            if (++drawn % 41 != 0) return;
+            const bool fits = ask(plan, 1e-9);
+            compared += fits ? 1 : 0;
+            if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return;
+            ParallelPlan even = plan;
+            even.pipeline_layout = balanced_layout(job.model.num_layers, plan, cost.end_work(plan));
+            if (even.pipeline_layout.empty()) return;
+            // What would gain less than a hundredth is not moved.
+            if (!ask(even, 0.01)) return;
+            ++moved;
+            only_moved += fits ? 0 : 1;
+          });
+    }
+  }
+  CHECK(compared > 10 * test_rounds(60));
+  CHECK(moved > 10 * test_rounds(60));
+  CHECK(only_moved > 0);
 }
 
 TEST_CASE("layers move away from the rank of a heavy head, and the step gets shorter") {
