@@ -44,6 +44,7 @@ class PipelineState {
     for (int s = 0; s < stages; ++s) {
       before_.push_back(stage_before(shape, s));
       after_.push_back(stage_after(shape, s));
+      rank_of_.push_back(rank_of_stage(shape.kind, shape.pp, s));
     }
   }
 
@@ -62,6 +63,7 @@ class PipelineState {
   ScheduleShape shape_;
   int stages_;
   std::vector<int> before_, after_;  // of each stage: its neighbours, or -1
+  std::vector<int> rank_of_;         // of each stage: who has it
 
  public:
   std::vector<StreamClocks> clocks;  // of each pipeline rank
@@ -89,8 +91,8 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
   const auto send = [&](StreamClocks& state, int from, int to, std::vector<Seconds>& edges,
                         double& arrival) {
     const Seconds ready = state(compute).seconds();
-    const int here = rank_of_stage(shape_.kind, shape_.pp, from);
-    const int there = rank_of_stage(shape_.kind, shape_.pp, to);
+    const int here = rank_of_[static_cast<std::size_t>(from)];
+    const int there = rank_of_[static_cast<std::size_t>(to)];
     if (here == there) {
       arrival = ready.value();
       return;
@@ -144,8 +146,7 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
       row[rank * kStreamCount + static_cast<std::size_t>(s)] = state(s).seconds().value();
     }
     for (std::size_t s = 0; s < stages; ++s) {
-      const int own = rank_of_stage(shape_.kind, shape_.pp, static_cast<int>(s));
-      if (static_cast<std::size_t>(own) != rank) continue;
+      if (static_cast<std::size_t>(rank_of_[s]) != rank) continue;
       row[links_at + s] = forward_edge_[s].value();
       row[links_at + stages + s] = backward_edge_[s].value();
     }
