@@ -29,6 +29,10 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.step_time < b.step_time;
 }
 
+void append(std::vector<Candidate> more, std::vector<Candidate>& to) {
+  std::move(more.begin(), more.end(), std::back_inserter(to));
+}
+
 // Finds the step times of some plans, and adds them to the best.
 void price(const CostModel& cost, const SearchOptions& options, std::span<Candidate> plans,
            BestTimes& best) {
@@ -226,6 +230,21 @@ void leave_out_refused(std::vector<Candidate>& simulated, SearchResult& result) 
   std::erase_if(simulated, [](const Candidate& c) { return c.refused; });
 }
 
+// Simulates plans with their layers moved, a round at a time: what one finds rules out others.
+std::vector<Candidate> simulate_evened(const CostModel& cost, const SearchSpace& space,
+                                       const SearchOptions& options, ByBound& queue,
+                                       BestTimes& best, SearchResult& result) {
+  std::vector<Candidate> simulated;
+  if (!places_layers(cost, space)) return simulated;
+  for (auto hopeful = queue.next_to_even(best); !hopeful.empty();
+       hopeful = queue.next_to_even(best)) {
+    ByBound even(cost, options, {}, even_out(cost, space, options, hopeful, best, result));
+    append(simulate(cost, options, even, best), simulated);
+    count_misfits(even.found(), result);
+  }
+  return simulated;
+}
+
 SearchResult search_world(const CostModel& cost, const SearchSpace& space,
                           const SearchOptions& options) {
   const std::vector<Skeleton> work = skeletons(cost.model(), cost.recipe(), cost.hardware(), space);
@@ -244,20 +263,11 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
   ByBound queue(cost, options, std::move(families), {});
   std::vector<Candidate> simulated = simulate(cost, options, queue, best);
-  if (places_layers(cost, space)) {
-    for (;;) {
-      const std::vector<const Siblings*> hopeful = queue.next_to_even(best);
-      if (hopeful.empty()) break;
-      ByBound even(cost, options, {}, even_out(cost, space, options, hopeful, best, result));
-      std::vector<Candidate> evened = simulate(cost, options, even, best);
-      std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
-      count_misfits(even.found(), result);
-    }
-  }
+  append(simulate_evened(cost, space, options, queue, best, result), simulated);
   count_misfits(queue.found(), result);
   std::vector<Candidate> less = recompute_less(cost, space, options, simulated, result);
   price(cost, options, less, best);
-  std::move(less.begin(), less.end(), std::back_inserter(simulated));
+  append(std::move(less), simulated);
   std::int64_t refused = 0;
   for (const auto& [rule, of_rule] : result.infeasible) refused += of_rule.plans;
   result.simulated = std::ssize(simulated);
