@@ -225,15 +225,17 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
     return *further;
   }
   if (std::holds_alternative<Collective>(op.work)) return recipe.host.collective_launch;
-  if (const auto* r = std::get_if<Rowwise>(&op.work); r != nullptr && r->groups > 1) {
+  const auto* r = std::get_if<Rowwise>(&op.work);
+  const bool casts =
+      r != nullptr && (r->kind == RowwiseKind::cast || r->kind == RowwiseKind::quantize);
+  if (r != nullptr && r->groups > 1) {
     const auto experts = static_cast<double>(r->groups);
     if (r->kind == RowwiseKind::amax) return recipe.host.expert.scale * experts;
-    if (r->kind == RowwiseKind::cast) return recipe.host.launch + recipe.host.expert.cast * experts;
+    if (casts) return recipe.host.launch + recipe.host.expert.cast * experts;
   } else if (r != nullptr && r->kind == RowwiseKind::dequantize && recipe.host.dequantize_launch) {
     return *recipe.host.dequantize_launch;
   } else if (r != nullptr && recipe.host.cast_launch) {
-    const bool part_of_cast = r->kind == RowwiseKind::cast || r->kind == RowwiseKind::amax;
-    if (part_of_cast) return *recipe.host.cast_launch;
+    if (casts || r->kind == RowwiseKind::amax) return *recipe.host.cast_launch;
   }
   const auto* g = std::get_if<GroupedGemm>(&op.work);
   if (g != nullptr && recipe.kernels.one_product_per_expert) {

@@ -89,7 +89,7 @@ void AttentionPart::quantize_operands() {
   const Heads heads = heads_of(c_);
   const auto quantized = [&](std::string_view name, std::int64_t width, SlotId& operand) {
     const SlotId copy = c_.b.slot(name, DType::fp8, c_.tokens, width);
-    c_.rowwise(RowwiseKind::cast, c_.tokens, width, {operand}, {copy});
+    c_.rowwise(RowwiseKind::quantize, c_.tokens, width, {operand}, {copy});
     operand = copy;
   };
   quantized("q in fp8", heads.q * heads.qk_dim, q_);
@@ -359,7 +359,7 @@ SlotId AttentionPart::attend_backward() {
   const DType act = c_.activation_dtype();
   if (c_.shape.fp8_dot_product_attention) {
     const SlotId copy = b.slot("dout in fp8", DType::fp8, c_.tokens, heads.q * heads.v_dim);
-    c_.rowwise(RowwiseKind::cast, c_.tokens, heads.q * heads.v_dim, {dout_}, {copy});
+    c_.rowwise(RowwiseKind::quantize, c_.tokens, heads.q * heads.v_dim, {dout_}, {copy});
     dout_ = copy;
   }
   dq_ = b.slot("dq", act, c_.tokens, heads.q * heads.qk_dim);

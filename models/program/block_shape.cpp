@@ -135,6 +135,11 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.fp8_parameters =
       keeps_fp8_parameters(plan, recipe) && plan.precision == Precision::fp8 && !turns_fp8;
   s.narrow_copies = static_cast<std::uint8_t>(narrow_copies(plan, recipe, turns_fp8));
+  // Transformer Engine's quantizers write a second copy for a weight's gradient where there is one
+  // (set_usage(columnwise=...) in module/linear.py) and it cannot be read from the first: tensors
+  // with one scale can, where products take fp8 either way (Float8Quantizer::create_tensor in
+  // pytorch/csrc/quantizer.cpp, d0067d0d); blocks of MXFP8 and NVFP4 lie along one side.
+  s.casts_both_ways = !s.frozen && (turns_fp8 || plan.precision != Precision::fp8);
   // HybridEP's own kernels sort (hybrid_ep_dispatch in Megatron's token_dispatcher.py).
   s.sorts_by_torch =
       model.moe && !plan.moe_permute_fusion && plan.moe_dispatcher != MoeDispatcher::hybridep;

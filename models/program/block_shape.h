@@ -94,6 +94,8 @@ struct BlockShape {
   bool fp8_parameters = false;   // linear layers' weights are fp8, with no copy of 16 bits
   // Copies of linear layers' weights in the products' format, beside those of 16 bits.
   std::uint8_t narrow_copies = 0;
+  // What a linear layer reads is cast the other way round as well, for its weight's gradient.
+  bool casts_both_ways = true;
   bool counts_on_host = false;  // the launching thread reads how many rows each expert gets
   // SwiGLU and the casts around it are epilogues of the experts' products.
   bool fused_experts = false;
@@ -202,6 +204,7 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{.member = &BlockShape::fresh_gradients},
     ShapeField{.member = &BlockShape::fp8_parameters, .touches = kStates},
     ShapeField{.member = &BlockShape::narrow_copies, .touches = kStates},
+    ShapeField{.member = &BlockShape::casts_both_ways, .touches = kWork},
     ShapeField{.member = &BlockShape::counts_on_host, .touches = kWork},
     ShapeField{.member = &BlockShape::fused_experts, .touches = kWork},
     ShapeField{.member = &BlockShape::deterministic, .word = &ParallelPlan::deterministic},

@@ -77,15 +77,17 @@ SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols
   if (linear_dtype() == activation_dtype()) return x;
   if (recipe.form.fp8_scales) return quantized_input(x, rows, cols, pass);
   const SlotId cast = b.slot("fp8 input", linear_dtype(), rows, cols);
+  const bool both_ways = shape.casts_both_ways || recipe.kernels.separate_casts;
+  const RowwiseKind narrows = both_ways ? RowwiseKind::cast : RowwiseKind::quantize;
   const auto pass_over = [&](RowwiseKind kind, BlockBuilder::Slots reads, SlotId result) {
     std::get<Rowwise>(rowwise(kind, rows, cols, reads, {result}).work).groups = groups;
   };
   if (recipe.kernels.current_scaling && shape.precision == Precision::fp8) {
     const SlotId maxima = b.slot("fp8 maxima", DType::fp32, groups, 1);
     pass_over(RowwiseKind::amax, {x}, maxima);
-    pass_over(RowwiseKind::cast, {x, maxima}, cast);
+    pass_over(narrows, {x, maxima}, cast);
   } else {
-    pass_over(RowwiseKind::cast, {x}, cast);
+    pass_over(narrows, {x}, cast);
   }
   return cast;
 }

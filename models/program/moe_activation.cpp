@@ -43,6 +43,28 @@ MoePart::Carried MoePart::scale_inputs_backward(Carried gradients) {
   return d;
 }
 
+// transformers 5 clears the rows behind the last expert's, of which there are none where experts
+// are not spread: what experts read, where it is, and both products' results in copies
+// (grouped_mm_experts_forward in integrations/moe.py, 5.10 to 5.17; 5.20 asks first). The gradient
+// of each goes the same way.
+bool MoePart::masks_rows() const {
+  return kHuggingFace.has(c_.recipe.kind) && !c_.recipe.kernels.one_product_per_expert &&
+         c_.shape.ep == 1;
+}
+
+// Tensor.masked_fill: a clone, and a pass that reads and writes it.
+SlotId MoePart::masked(SlotId x, std::int64_t rows, std::int64_t cols) {
+  if (!masks_rows()) return x;
+  const SlotId copy = c_.b.slot("masked expert rows", c_.b.at(x).dtype, rows, cols);
+  c_.rowwise(RowwiseKind::copy, rows, cols, {x}, {copy});
+  mask(copy, rows, cols);
+  return copy;
+}
+
+void MoePart::mask(SlotId x, std::int64_t rows, std::int64_t cols) {
+  if (masks_rows()) c_.rowwise(RowwiseKind::scale, rows, cols, {x}, {x});
+}
+
 RowwiseKind MoePart::activation(Pass pass) const {
   if (gated()) return pass == Pass::forward ? RowwiseKind::swiglu : RowwiseKind::swiglu_backward;
   return pass == Pass::forward ? RowwiseKind::gelu : RowwiseKind::gelu_backward;

@@ -53,6 +53,7 @@ SlotId MoePart::forward(SlotId x) {
   const bool numbered = c_.recipe.form.routing;
   const Carried arrived = dispatch({to_latent(), numbered ? probs_ : kNoSlot}, Pass::forward);
   if (numbered) row_probs_ = arrived.numbers;
+  mask(arrived.rows, n.received, width);
   expert_in_ = experts_input(scale_inputs(arrived.rows), n.received, width);
   if (!numbered) row_probs_ = b.slot("row probs", DType::fp32, n.received, 2);
   up_ = b.slot("expert up", act, n.received, up_fe);
@@ -66,6 +67,7 @@ SlotId MoePart::forward(SlotId x) {
   const Experts experts{groups, counts_};
   c_.adapt(first_up(ParameterRole::expert_gate_proj), expert_in_, up_, n.received, up_fe, width,
            experts);
+  up_ = masked(up_, n.received, up_fe);
   if (!s.fused_experts) activate_experts(n.received, fe);
   const SlotId out = b.slot("expert out", act, n.received, width);
   const GroupedGemm down{
@@ -77,8 +79,9 @@ SlotId MoePart::forward(SlotId x) {
       b.parameter(ParameterRole::expert_down_proj);
   c_.adapt(ParameterRole::expert_down_proj, act_, out, n.received, width, fe, experts);
   if (s.fused_experts) page();
+  const SlotId left = masked(out, n.received, width);
   SlotId sum =
-      combine({apart_bias() ? add_bias(out, n.received) : out, kNoSlot}, Pass::forward).rows;
+      combine({apart_bias() ? add_bias(left, n.received) : left, kNoSlot}, Pass::forward).rows;
   sum = from_latent(sum);
 
   if (moe.shared_expert_intermediate_size > 0) {
@@ -174,7 +177,7 @@ SlotId MoePart::backward(SlotId dy) {
   if (s.fused_experts) page();
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
   const SlotId dsum = dispatch({from_latent_backward(dkept), kNoSlot}, Pass::backward).rows;
-  const SlotId dout = apart_bias() ? take_bias(dsum, n.received) : dsum;
+  const SlotId dout = masked(apart_bias() ? take_bias(dsum, n.received) : dsum, n.received, width);
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = n.received, .n = fe, .k = width, .dtype = c_.product_dtype()};
   const SlotId dout_in = experts_input(dout, n.received, width);
@@ -229,7 +232,7 @@ SlotId MoePart::backward(SlotId dy) {
     if (clamps) {
       c_.rowwise(RowwiseKind::clamp_backward, n.received, fe, {up_, dclamped}, {dup_raw});
     }
-    dup = experts_input(dup_raw, n.received, up_fe);
+    dup = experts_input(masked(dup_raw, n.received, up_fe), n.received, up_fe);
   }
   const SlotId din = b.slot("d expert in", act, n.received, width);
   const GroupedGemm up_dgrad{
@@ -255,7 +258,7 @@ SlotId MoePart::backward(SlotId dy) {
     weight_gradient.role = Role::weight_gradient;
     c_.accumulate_apart(c_.expert_gradients, groups * up_fe, width);
   }
-  const Carried dinputs = scale_inputs_backward({din, dprobs});
+  const Carried dinputs = scale_inputs_backward({masked(din, n.received, width), dprobs});
   Carried dtokens = combine({dinputs.rows, numbered ? dinputs.numbers : kNoSlot}, Pass::backward);
   dtokens.rows = to_latent_backward(dtokens.rows);
 

@@ -51,6 +51,9 @@ class MoePart {
   SlotId scale_inputs(SlotId rows);
   Carried scale_inputs_backward(Carried gradients);
   SlotId shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass);
+  [[nodiscard]] bool masks_rows() const;
+  [[nodiscard]] SlotId masked(SlotId x, std::int64_t rows, std::int64_t cols);
+  void mask(SlotId x, std::int64_t rows, std::int64_t cols);
   [[nodiscard]] bool apart_bias() const;
   SlotId add_bias(SlotId out, std::int64_t rows);
   SlotId take_bias(SlotId dsum, std::int64_t rows);

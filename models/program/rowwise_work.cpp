@@ -165,6 +165,7 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     // a clear of the result, and one read
     case RowwiseKind::amax:
       return {{1, 0, 2}, {1, 0, 2}};
+    // to fp8 one way round
     case RowwiseKind::quantize:
       return {{1, 1, 1}, {1, 1, 1}};
     // 4 bits and their scales; of 8 bits half a byte more, which is not told apart

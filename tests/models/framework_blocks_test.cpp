@@ -327,3 +327,26 @@ TEST_CASE("a context-parallel ring copies its halves, and merges outputs and gra
           doctest::Approx(8 * kv + 4 * q + others * (5 * kv + 6 * q)));
   }
 }
+
+TEST_CASE("what no weight's gradient reads apart is cast to fp8 once") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto casts = [&](const char* words, bool turns_fp8) {
+    const ParallelPlan plan = parse_plan(words);
+    const Recipe& recipe = recipe_of(RecipeKind::megatron);
+    BlockShape s = base_shape(model, plan, recipe, 1, turns_fp8);
+    s.kind = BlockKind::decoder;
+    s.layer = model.layers.back();
+    const auto of = [&](RowwiseKind kind) {
+      return count_rowwise(model, recipe, s, [&](const Rowwise& r) { return r.kind == kind; });
+    };
+    return std::pair{of(RowwiseKind::cast), of(RowwiseKind::quantize)};
+  };
+  using Casts = std::pair<std::int64_t, std::int64_t>;
+  // Inputs of qkv, attention's output, gate and up, and down, and the gradients of what they give.
+  CHECK(casts("precision=fp8", true) == Casts{8, 0});     // Hopper turns them for its products
+  CHECK(casts("precision=fp8", false) == Casts{0, 8});    // Blackwell does not
+  CHECK(casts("precision=mxfp8", false) == Casts{8, 0});  // blocks lie along one side
+  CHECK(casts("precision=fp8 lora16", true) == Casts{0, 8});
+  // Attention's operands have no weight: queries, keys and values, and the gradient of its result.
+  CHECK(casts("precision=fp8 fp8_dot_product_attention", true) == Casts{8, 4});
+}

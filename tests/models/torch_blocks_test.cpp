@@ -237,3 +237,25 @@ TEST_CASE("loss_parallel holds one fp32 array of logits more than a whole vocabu
   CHECK(bytes_a_logit(1) == doctest::Approx(14).epsilon(0.01));
   CHECK(bytes_a_logit(8) == doctest::Approx(16).epsilon(0.01));
 }
+
+TEST_CASE(
+    "transformers 5 clears rows behind the last expert's, and makes copies of what it clears") {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  const auto passes = [&](const Recipe& recipe, int ep) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.ep = ep;
+    const std::int64_t rows = s.seq_len * model.moe->top_k;
+    const auto of = [&](RowwiseKind kind) {
+      return count_rowwise(model, recipe, s,
+                           [&](const Rowwise& r) { return r.kind == kind && r.rows == rows; });
+    };
+    return std::pair{of(RowwiseKind::copy), of(RowwiseKind::scale)};
+  };
+  using Passes = std::pair<std::int64_t, std::int64_t>;
+  // Forward both products' results, in place what the first reads; backward the gradients of all.
+  CHECK(passes(recipe_of(RecipeKind::fsdp2), 1) == Passes{5, 6});
+  CHECK(passes(recipe_of(RecipeKind::fsdp2), 8) == Passes{0, 0});
+  CHECK(passes(recipe_of(RecipeKind::megatron), 1) == Passes{0, 0});
+  constexpr int kTransformers4 = 202512;
+  CHECK(passes(recipe_of_month(RecipeKind::ddp, kTransformers4), 1) == Passes{0, 0});
+}
