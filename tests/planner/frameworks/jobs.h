@@ -46,6 +46,14 @@ inline std::string with_words(std::string text, const std::string& from, const s
   return text.replace(at, from.size(), to);
 }
 
+// The first limit that a plan breaks of those that a search of its job would ask; "": none.
+inline std::string_view broken_limit(Framework framework, const Subject& subject) {
+  for (const Limit* limit : limits_of_plans(framework, subject)) {
+    if (limit->broken(subject)) return limit->rule;
+  }
+  return {};
+}
+
 // Words that say nothing here, at their default: what no configuration can tell apart.
 inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model, RecipeKind recipe) {
   const ParallelPlan defaults;
