@@ -48,6 +48,7 @@ constexpr std::array kArchitectures{
     Architecture{"llama", config::read_llama},
     Architecture{"llama4", config::read_llama4},
     Architecture{"llama4_text", config::read_llama4_text},
+    Architecture{"megatron_gpt", config::read_megatron_gpt},  // qplan's own
     Architecture{"mimo", config::read_mimo},
     Architecture{"minimax_m2", config::read_minimax_m2},
     Architecture{"mistral", config::read_mistral},

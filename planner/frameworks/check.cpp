@@ -188,6 +188,21 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
 
 }  // namespace
 
+namespace {
+
+// What is said of a plan's heads is of those that stand in for the ones that are refused.
+void leave_shapes_open(Checked& checked) {
+  const auto refused = std::find_if(checked.findings.begin(), checked.findings.end(),
+                                    [](const Finding& f) { return f.rule == kShapesRefused; });
+  if (refused == checked.findings.end()) return;
+  checked.undecided.push_back(refused->message.substr(0, refused->message.find(' ')));
+  std::erase_if(checked.findings, [](const Finding& finding) {
+    return finding.rule.find("_heads") != std::string::npos;
+  });
+}
+
+}  // namespace
+
 Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {
   const JobFiles job = read_job_files(files);
   const JudgeJob judge = [&](const JobFiles& read) {
@@ -197,6 +212,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   };
   Checked checked = judge(job);
   drop_undecided(job, question.limits.gpus, judge, checked);
+  leave_shapes_open(checked);
   return checked;
 }
 
