@@ -15,6 +15,7 @@
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/rl/rl.h"
 
 namespace qplan {
@@ -40,12 +41,20 @@ class Arguments {
     const Setting* const found = all_.find(key);
     return found == nullptr ? "" : text_of(found->value);
   }
+  // Of a size that is said and refused, which is found by the arguments (shape_traps.cpp), one that
+  // stands in for it.
+  [[nodiscard]] std::optional<std::int64_t> size(std::string_view key,
+                                                 std::int64_t stand_in) const {
+    const Setting* const found = all_.find(key);
+    const auto said = whole(key);
+    return said || found == nullptr || !found->resolved ? said : std::optional(stand_in);
+  }
   // Nothing: not said, known only when it runs, or no number.
   [[nodiscard]] std::optional<std::int64_t> whole(std::string_view key) const {
     const Setting* const found = all_.find(key);
     if (found == nullptr || !found->resolved) return std::nullopt;
     try {
-      return whole_of(found->value, 1, std::int64_t{1} << 40);
+      return whole_of(found->value, 1, most_of_shape(key));
     } catch (const Error&) {
       return std::nullopt;
     }
@@ -79,7 +88,9 @@ bool turns(const Arguments& a) {
 
 // With --swiglu two thirds of 4 h, in multiples of 64 (transformer_config.py).
 std::int64_t mlp_width(const Arguments& a, std::int64_t hidden, bool gated) {
-  return a.whole("--ffn-hidden-size").value_or(gated ? 8 * hidden / 3 / 64 * 64 : 4 * hidden);
+  const std::int64_t usual =
+      gated ? std::max<std::int64_t>(64, 8 * hidden / 3 / 64 * 64) : 4 * hidden;
+  return a.whole("--ffn-hidden-size").value_or(usual);
 }
 
 std::int64_t key_value_heads(const Arguments& a, std::int64_t heads) {
@@ -91,15 +102,13 @@ std::int64_t key_value_heads(const Arguments& a, std::int64_t heads) {
 }
 
 std::int64_t divisor_up_to(std::int64_t number, std::int64_t most) {
-  constexpr std::int64_t kMostHeads = std::int64_t{1} << 16;  // more are none of any model
-  if (most > kMostHeads) return most;
   std::int64_t divisor = std::max<std::int64_t>(1, std::min(number, most));
   while (number % divisor != 0) --divisor;
   return divisor;
 }
 
 // Those that Megatron refuses are judged as the next fewer that it takes: what is wrong with them
-// is found by the arguments (megatron/check.cpp, kShapesRefused).
+// is found by the arguments (megatron/shape_traps.cpp).
 struct Heads {
   std::int64_t queries, key_values, width;
 };
@@ -407,8 +416,8 @@ ModelSpec shapes_of_files(const JobFiles& files) {
 
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {
   const Arguments a(files);
-  const auto hidden = a.whole("--hidden-size"), layers = a.whole("--num-layers"),
-             heads = a.whole("--num-attention-heads");
+  const auto hidden = a.size("--hidden-size", 4096), layers = a.size("--num-layers", 32),
+             heads = a.size("--num-attention-heads", 32);
   if (!hidden || !layers || !heads || is_of_another_kind(a)) return std::nullopt;
   const bool mixed = is_mixed(a), grouped = key_value_heads(a, *heads) != *heads;
   if (mixed && !makes_model(files)) return std::nullopt;
@@ -433,7 +442,7 @@ std::string why_no_model(const JobFiles& files) {
   constexpr std::array<std::string_view, 3> kShapes{"--hidden-size", "--num-layers",
                                                     "--num-attention-heads"};
   for (const std::string_view key : kShapes) {
-    if (!a.whole(key)) missing.emplace_back(key);
+    if (!a.size(key, 1)) missing.emplace_back(key);
   }
   for (const ConfigPart& part : files.parts) {
     if (!takes_megatrons(part.dialect)) continue;

@@ -132,6 +132,29 @@ TEST_SUITE("a model that Megatron's arguments describe") {
     CHECK(find(ask(" --num-attention-heads 30 --kv-channels 128"), "shapes_refused") == nullptr);
   }
 
+  TEST_CASE("is judged with sizes that a model may have where those that are said are none") {
+    for (const std::string more :
+         {"--num-layers 0", "--num-layers -4", "--num-layers 99999", "--num-attention-heads 0",
+          "--hidden-size 0", "--ffn-hidden-size 99999999999", "--num-experts 99999",
+          "--max-position-embeddings 99999999999"}) {
+      for (const std::string& kind : {std::string(), kLlama}) {
+        CAPTURE(more);
+        const Checked checked = ask(kind + " " + more);
+        const Finding* const found = find(checked, "shapes_refused");
+        REQUIRE(found != nullptr);
+        CHECK(found->place.line == 1);
+        CHECK(found->message.find(more.substr(0, more.find(' '))) == 0);
+        CHECK(!checked.undecided.empty());
+      }
+    }
+    const Checked word = ask(" --num-layers abc");
+    CHECK(find(word, "refused_value") != nullptr);
+    CHECK(word.undecided == std::vector<std::string>{"--num-layers"});
+    // What no argument says is asked for.
+    CHECK(!model_of_files(read_job_files(
+        std::vector<ConfigText>{{"train.sh", with_words(kBody, "--num-layers 32", "") + "\n"}})));
+  }
+
   TEST_CASE("of key-value heads that tensor parallelism does not divide breaks that rule") {
     const Checked checked =
         ask(" --num-attention-heads 35 --kv-channels 128 --group-query-attention "
