@@ -193,7 +193,7 @@ class JsonTextReader {
       ++at_;
       skip();
       key_ = spelled;
-      const std::string child = path.empty() ? key : path + "." + key;
+      const std::string child = path.empty() ? key : fmt::format("{}.{}", path, key);
       const bool section = peek() == '{', holds = section || peek() == '[';
       const std::size_t from = at_, before = all_.size();
       value(child, depth + 1);

@@ -236,18 +236,28 @@ class YamlReader {
     if (++count_ > kMostValues) fail(at, kTooManyValues);
   }
 
-  // Merged mappings come first, for what the mapping says itself counts.
+  // What the mapping says itself counts, and nothing of that name in those that are merged into it.
   void mapping(const yaml_node_t& map, const std::string& path, int depth) {
+    std::set<std::string> said;
+    mapping(map, path, depth, said);
+  }
+
+  // `said`: names of the mapping that this one is merged into, which stand in place of its own.
+  void mapping(const yaml_node_t& map, const std::string& path, int depth,
+               std::set<std::string>& said) {
     count(map);
     if (depth > kDeepestValue) fail(map, too_deep());
-    for (const auto& [key, value] : pairs_of(map)) {
-      if (is_merge(node(key))) merge(node(value), node(key), path, depth);
-    }
+    const std::set<std::string> elsewhere = said;
     const std::map<std::string, int> last = last_of_names(map);
+    for (const auto& [name, key] : last) said.insert(name);
+    for (const auto& [key, value] : pairs_of(map)) {
+      if (is_merge(node(key))) merge(node(value), node(key), path, depth, said);
+    }
     for (const auto& [key, value] : pairs_of(map)) {
       if (is_merge(node(key))) continue;
       const std::string name = text_of_scalar(node(key));
-      const std::string child = path.empty() ? name : path + "." + name;
+      if (elsewhere.contains(name)) continue;
+      const std::string child = path.empty() ? name : fmt::format("{}.{}", path, name);
       const bool twice = twice_.contains(&node(key)), holds = holds_others(node(value));
       // Of two blocks of one name the last counts, and nothing of the first: what is left of either
       // is an empty one, for whoever asks what stands twice.
@@ -278,17 +288,16 @@ class YamlReader {
   }
 
   // `<<: *x`, `<<: [*x, *y]`, of which the first counts.
-  void merge(const yaml_node_t& from, const yaml_node_t& key, const std::string& path, int depth) {
-    if (from.type == YAML_MAPPING_NODE) return mapping(from, path, depth + 1);
+  void merge(const yaml_node_t& from, const yaml_node_t& key, const std::string& path, int depth,
+             std::set<std::string>& said) {
+    if (from.type == YAML_MAPPING_NODE) return mapping(from, path, depth + 1, said);
     const bool list = from.type == YAML_SEQUENCE_NODE;
     const auto items = list ? items_of(from) : std::span<const int>();
     const bool mappings = std::all_of(items.begin(), items.end(), [this](int item) {
       return node(item).type == YAML_MAPPING_NODE;
     });
     if (!list || !mappings) fail(key, "'<<' takes a mapping or a list of them");
-    for (auto item = items.rbegin(); item != items.rend(); ++item) {
-      mapping(node(*item), path, depth + 1);
-    }
+    for (const int item : items) mapping(node(item), path, depth + 1, said);
   }
 
   void member(const yaml_node_t& key, const yaml_node_t& value, const std::string& path,

@@ -173,6 +173,27 @@ TEST_SUITE("blocks of keys") {
     CHECK(accelerate.plan.offload.optimizer == 0);
   }
 
+  TEST_CASE("what stands in place of a merged key is no key that stands twice") {
+    const std::string yaml =
+        "x: &x\n  per_device_train_batch_size: 4\n  fsdp: {a: 1, b: 2}\n  bf16: false\n"
+        "y: &y\n  bf16: true\n  c: 3\n"
+        "z:\n  <<: [*y, *x]\n  per_device_train_batch_size: 1\n  fsdp: {a: 5}\n";
+    const Settings settings = read_yaml_settings(yaml, "a.yaml").settings;
+    const auto number = [&](const std::string& key) {
+      return std::count_if(settings.begin(), settings.end(),
+                           [&](const Setting& s) { return s.key == key; });
+    };
+    for (const std::string key : {"z.per_device_train_batch_size", "z.fsdp.a", "z.bf16", "z.c"}) {
+      CAPTURE(key);
+      CHECK(number(key) == 1);
+    }
+    CHECK(number("z.fsdp.b") == 0);  // of the block that is not read
+    CHECK(settings.find("z.per_device_train_batch_size")->value == 1);
+    CHECK(settings.find("z.fsdp.a")->value == 5);
+    CHECK(settings.find("z.bf16")->value == true);  // of several the first counts
+    CHECK(settings.find("z.c")->value == 3);
+  }
+
   TEST_CASE("what is nested too deep is refused before it is loaded, brackets too") {
     std::string text = "distributed_type: ";
     text.append(100'000, '[');
