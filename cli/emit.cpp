@@ -69,7 +69,8 @@ std::vector<std::string> remarks_of(const Job& job, Framework framework, const A
   if (answer.plan.document_len > 0) {
     remarks.push_back(
         fmt::format("predicted for packed sequences: pack documents of some {} tokens, and keep "
-                    "attention within each; the files do not",
+                    "attention within each of them; no file here asks for either, and qplan check "
+                    "reads the plan back without doc",
                     answer.plan.document_len));
   }
   if (!answer.feasible())

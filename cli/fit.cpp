@@ -122,7 +122,7 @@ double seconds_of_log(const std::string& path, const AskedPlan& asked) {
   for (const LogLine& line : read_log(text)) {
     sizes.read(line);
     // While a batch grows to what it is to be, steps are another plan's.
-    if (!sizes.other_than(batch, length).empty()) continue;
+    if (!sizes.other_than(batch, length, asked.job->gpus).empty()) continue;
     const auto step_s = step_seconds(line, batch, length, asked.job->gpus);
     if (line.of_run) mean = step_s;
     const auto step = steps.read(line);
@@ -131,7 +131,7 @@ double seconds_of_log(const std::string& path, const AskedPlan& asked) {
     seconds.push_back(*step_s);
   }
   if (seconds.empty() && mean) return *mean;
-  const std::string other = sizes.other_than(batch, length);
+  const std::string other = sizes.other_than(batch, length, asked.job->gpus);
   if (!other.empty()) throw Error(other_plan_text(path, other));
   if (const auto typical = typical_step_seconds(std::move(seconds))) return *typical;
   throw Error(no_step_text(path));

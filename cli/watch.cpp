@@ -47,7 +47,8 @@ class LogWatcher {
     if (!line || !other_.empty()) return other_.empty();
     const ParallelPlan& plan = asked_.plan;
     sizes_.read(*line);
-    if (line->says_speed()) other_ = sizes_.other_than(plan.global_batch_size, plan.seq_len);
+    if (line->says_speed())
+      other_ = sizes_.other_than(plan.global_batch_size, plan.seq_len, asked_.job->gpus);
     if (!other_.empty()) return false;
     const auto seconds =
         step_seconds(*line, plan.global_batch_size, plan.seq_len, asked_.job->gpus);

@@ -25,6 +25,7 @@ constexpr double kMostParameters = 1e15;
 struct Architecture {
   std::string_view model_type;
   void (*read)(JsonReader&, ModelSpec&);
+  bool offered = true;  // to be named as what a config.json is
 };
 
 constexpr std::array kArchitectures{
@@ -48,6 +49,7 @@ constexpr std::array kArchitectures{
     Architecture{"llama", config::read_llama},
     Architecture{"llama4", config::read_llama4},
     Architecture{"llama4_text", config::read_llama4_text},
+    Architecture{"megatron_gpt", config::read_megatron_gpt, false},  // qplan's own, of arguments
     Architecture{"mimo", config::read_mimo},
     Architecture{"minimax_m2", config::read_minimax_m2},
     Architecture{"mistral", config::read_mistral},
@@ -98,7 +100,7 @@ constexpr std::array kUnmodelled{
 std::vector<std::string> known_architectures() {
   std::vector<std::string> known;
   for (const Architecture& architecture : kArchitectures) {
-    known.emplace_back(architecture.model_type);
+    if (architecture.offered) known.emplace_back(architecture.model_type);
   }
   return known;
 }

@@ -71,4 +71,7 @@ void read_gpt2(JsonReader& in, ModelSpec& m);
 void read_gpt_oss(JsonReader& in, ModelSpec& m);
 void read_nemotron(JsonReader& in, ModelSpec& m);
 
+// megatron_gpt.cpp
+void read_megatron_gpt(JsonReader& in, ModelSpec& m);
+
 }  // namespace qplan::config

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <tuple>
 
 #include "models/error.h"
 #include "planner/frameworks/check_rules.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/job_framework.h"
+#include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/read_plan.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
@@ -188,6 +191,31 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
 
 }  // namespace
 
+namespace {
+
+// What is said of a plan's heads, layers and experts is of those that stand in for the ones that
+// are refused.
+void leave_shapes_open(const CheckQuestion& question, Checked& checked) {
+  const auto refuses_shape = [&](const Finding& f) {
+    const std::string_view flag = std::string_view(f.message).substr(0, f.message.find(' '));
+    return f.rule == kShapesRefused ||
+           (question.model_of_files && is_of_refused_value(f) && is_shape(flag));
+  };
+  const auto refused =
+      std::find_if(checked.findings.begin(), checked.findings.end(), refuses_shape);
+  if (refused == checked.findings.end()) return;
+  checked.undecided.push_back(refused->message.substr(0, refused->message.find(' ')));
+  std::erase_if(checked.findings, [](const Finding& finding) {
+    constexpr std::array<std::string_view, 3> kOfShapes{"_heads", "layers", "expert"};
+    return finding.source.starts_with("rule of ") &&
+           std::any_of(kOfShapes.begin(), kOfShapes.end(), [&](std::string_view part) {
+             return finding.rule.find(part) != std::string::npos;
+           });
+  });
+}
+
+}  // namespace
+
 Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {
   const JobFiles job = read_job_files(files);
   const JudgeJob judge = [&](const JobFiles& read) {
@@ -197,6 +225,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   };
   Checked checked = judge(job);
   drop_undecided(job, question.limits.gpus, judge, checked);
+  leave_shapes_open(question, checked);
   return checked;
 }
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "models/ascii.h"
 #include "models/error.h"
+#include "models/text.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/scene.h"
 
@@ -99,6 +101,26 @@ void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
                  with_value(scene, *given, text_of(wanted))});
 }
 
+// Whether a file names a checkpoint or a tokenizer of Llama 3.0 ("meta-llama/Meta-Llama-3-8B"),
+// whose positions nothing scales: the built-in models of its sizes are 3.1's.
+bool names_llama_3_0(const ConfigPart& part) {
+  constexpr std::array<std::string_view, 4> kNaming{"--tokenizer-model", "--load",
+                                                    "--pretrained-checkpoint", "--vocab-file"};
+  return std::any_of(kNaming.begin(), kNaming.end(), [&](std::string_view key) {
+    const Setting* const said = part.settings.find(key);
+    if (said == nullptr) return false;
+    const std::string name = lower_case(text_of(said->value));
+    constexpr std::string_view kThree = "llama-3-";
+    const std::size_t at = name.find(kThree);
+    return at != std::string::npos && at + kThree.size() < name.size() &&
+           is_digit(name[at + kThree.size()]);
+  });
+}
+
+bool scales_positions(const Fact& fact) {
+  return fact.key == "--use-rope-scaling" || fact.key == "--rope-scaling-factor";
+}
+
 }  // namespace
 
 void check_facts(const Scene& scene, Findings& out) {
@@ -117,7 +139,11 @@ void check_facts(const Scene& scene, Findings& out) {
       }
       continue;
     }
-    for (const Fact& fact : facts_of(part.dialect)) check_fact(scene, part, fact, subject, out);
+    const bool unscaled = names_llama_3_0(part);
+    for (const Fact& fact : facts_of(part.dialect)) {
+      if (unscaled && scales_positions(fact) && !part.settings.has(fact.key)) continue;
+      check_fact(scene, part, fact, subject, out);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "models/edit_distance.h"
 #include "models/error.h"
@@ -10,6 +11,7 @@
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/refused_values.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -81,6 +83,19 @@ bool is_around_trl(const ConfigPart& part) {
   return part.dialect == Dialect::trl && part.script != "trl";
 }
 
+// "sft.py --max_seq_length 8": what TRL's own script of that name has dropped stops it, too. One
+// that reads a YAML is another's.
+bool is_named_as_trls(const ConfigPart& part, const Setting& setting) {
+  const Setting* const verb = part.settings.find("verb");
+  return is_around_trl(part) && setting.syntax == Syntax::words && verb != nullptr &&
+         part.script == text_of(verb->value) + ".py";
+}
+
+void stop_at(const ConfigPart& part, const Setting& setting, Finding& finding) {
+  finding.severity = Severity::error;
+  finding.message = fmt::format("{}: {}", setting.key, fate(part, setting.key));
+}
+
 void correct_alias(const Scene& scene, const ConfigPart& part, const Setting& setting,
                    const Alias& alias, Finding& finding) {
   finding.instead = alias.real.empty() ? fmt::format("leave it out{}", alias.remark)
@@ -110,12 +125,16 @@ void explain_gone_switch(const Scene& scene, const ConfigPart& part, const Setti
 }
 
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
-  Finding finding{Severity::error,
-                  "unknown_option",
-                  setting.place,
-                  fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)),
-                  "",
-                  source_of_options(part)};
+  const bool field = part.dialect == Dialect::trainer && setting.syntax == Syntax::python;
+  Finding finding{
+      Severity::error,
+      "unknown_option",
+      setting.place,
+      field ? fmt::format("{}: TrainingArguments has no such field, and Python stops",
+                          setting.key.substr(std::min<std::size_t>(2, setting.key.size())))
+            : fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)),
+      "",
+      source_of_options(part)};
   if (is_around_trl(part)) {
     finding.severity = Severity::note;
     finding.message = fmt::format("{}: TRL has no such argument; the job stops unless {} adds it",
@@ -123,6 +142,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
                                   part.script.empty() ? "the program" : part.script);
   }
   if (const Alias* const alias = alias_of(part.dialect, setting.key)) {
+    if (is_named_as_trls(part, setting)) stop_at(part, setting, finding);
     correct_alias(scene, part, setting, *alias, finding);
     return finding;
   }
@@ -141,8 +161,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     return finding;
   }
   if (is_around_trl(part) && !near.empty() && is_slip(setting.key, near)) {
-    finding.severity = Severity::error;
-    finding.message = fmt::format("{}: {}", setting.key, fate(part, setting.key));
+    stop_at(part, setting, finding);
   }
   constexpr std::string_view kDeepspeed = "deepspeed_config.";
   if (part.dialect == Dialect::accelerate && setting.key.starts_with(kDeepspeed) &&
@@ -155,36 +174,101 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   if (part.dialect == Dialect::axolotl && (near.empty() || !is_slip(setting.key, near))) {
     finding.severity = Severity::warning;
   }
-  finding.instead = near.empty() ? "leave it out" : fmt::format("did you mean {}?", near);
+  finding.instead = near.empty() ? "leave it out"
+                                 : fmt::format("did you mean {}?", field ? near.substr(2) : near);
   if (!certain.empty()) finding.fix = with_key(scene, part, setting, certain);
   return finding;
 }
 
-void check_repetition(const ConfigPart& part, bool has_trainer, Findings& out) {
+Finding misnamed_block(const ConfigPart& part, const MeantBlock& block) {
+  Finding finding{Severity::error,
+                  "unknown_option",
+                  block.place,
+                  fmt::format("{}: {}; what stands in it is judged as {}'s", block.written,
+                              fate(part, block.written), block.meant),
+                  fmt::format("did you mean {}?", block.meant),
+                  source_of_options(part)};
+  const std::string name = block.meant.substr(block.meant.rfind('.') + 1);  // npos + 1: none
+  if (block.name.end == block.name.begin) {
+    finding.fix.why_not = "its name does not stand in the file in one piece";
+  } else {
+    finding.fix = Correction{{block.place.file, block.name.begin, block.name.end, name}};
+    finding.fix.renames = true;
+  }
+  return finding;
+}
+
+// The block of a file of blocks that nobody knows, whatever stands in it; empty: it is none, or its
+// keys have a meaning elsewhere.
+std::string block_of_unknown(const ConfigPart& part, const std::string& key) {
+  const bool blocks = part.dialect == Dialect::ds_config || part.dialect == Dialect::accelerate;
+  if (!blocks || alias_of(part.dialect, key) != nullptr) return "";
+  if (part.dialect == Dialect::accelerate && key.starts_with("deepspeed_config.")) return "";
+  return unknown_block(key, known_options(option_list_of(part.dialect)));
+}
+
+Finding unknown_block_of(const ConfigPart& part, const Setting& first, const std::string& block) {
+  return {
+      Severity::error, "unknown_option",
+      first.place,     fmt::format("{}: {}, with all that stands in it", block, fate(part, block)),
+      "leave it out",  source_of_options(part)};
+}
+
+// Whether a Trainer or accelerate reads a ds_config.json, by themselves, and hand on what they made
+// of it: whose "auto" says so, too.
+bool is_read_by_trainer(const JobFiles& files, const ConfigPart& part) {
+  if (files.find(Dialect::megatron_deepspeed) != nullptr) return false;
+  const auto has_auto = [](const Setting& s) { return text_of(s.value) == "auto"; };
+  return std::any_of(part.settings.begin(), part.settings.end(), has_auto) ||
+         std::any_of(files.parts.begin(), files.parts.end(), [](const ConfigPart& other) {
+           return other.dialect == Dialect::trainer || other.dialect == Dialect::accelerate;
+         });
+}
+
+// Who stops at a key that stands twice in one file; empty: the last counts.
+std::string_view refuser_of_twice(const JobFiles& files, const ConfigPart& part) {
+  if (part.dialect == Dialect::ds_config && !is_read_by_trainer(files, part)) return "DeepSpeed";
+  return part.dialect == Dialect::llama_factory ? "LLaMA-Factory" : "";
+}
+
+void check_repetition(const JobFiles& files, const ConfigPart& part, Findings& out) {
   if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::own_script ||
       part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
     return;
   }
+  const std::string_view refuser = refuser_of_twice(files, part);
   for (const Setting& setting : part.settings) {
     const Setting* const last = part.settings.find(setting.key);
     if (last == &setting) continue;
     if (part.dialect == Dialect::trl && setting.key == "verb") continue;  // told by keys, and said
-    // A Trainer reads the file by itself, and hands on what it made of it.
-    if (part.dialect == Dialect::ds_config && !has_trainer &&
-        last->place.file == setting.place.file && !setting.value.is_object()) {
-      out.push_back({Severity::error,
+    // A later file may well say another than an earlier one; in one file it is a slip.
+    const bool slip = last->place.file == setting.place.file;
+    if (!refuser.empty() && slip && setting.syntax != Syntax::words) {
+      out.push_back(
+          {Severity::error,
+           "said_twice",
+           setting.place,
+           fmt::format("{} stands twice, and {} stops", setting.key, refuser),
+           "keep one",
+           part.dialect == Dialect::ds_config
+               ? "DeepSpeed edaa7221, deepspeed/runtime/config_utils.py:205"
+               : "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:119 (OmegaConf.load)",
+           {}});
+      continue;
+    }
+    if (setting.value.is_object() && slip) {
+      out.push_back({Severity::warning,
                      "said_twice",
                      setting.place,
-                     fmt::format("{} stands twice, and DeepSpeed stops", setting.key),
+                     fmt::format("{} stands twice: the block in {} counts, and nothing of this one",
+                                 setting.key, to_string(last->place)),
                      "keep one",
-                     "DeepSpeed edaa7221, deepspeed/runtime/config_utils.py",
+                     "Python 3, Lib/json/decoder.py (the last counts)",
                      {}});
       continue;
     }
     if (same_value(last->value, setting.value)) continue;
     if (!last->resolved || !setting.resolved) continue;  // of two branches one is taken
-    // A later file may well say another than an earlier one; in one file it is a slip.
-    const bool slip = last->place.file == setting.place.file;
     out.push_back({slip ? Severity::warning : Severity::note, "said_twice", setting.place,
                    fmt::format("{} is {} here and {} in {}, which counts", setting.key,
                                shown(text_of(setting.value)), shown(text_of(last->value)),
@@ -210,14 +294,21 @@ void check_options(const Scene& scene, Findings& out) {
            "an argument list, as `qplan emit` writes it",
            "Megatron-LM d98e8a64, megatron/training/arguments.py (yaml_cfg)"});
     }
+    for (const MeantBlock& block : part.meant_blocks) out.push_back(misnamed_block(part, block));
+    std::set<std::string> unknown;
     for (const Setting& setting : part.settings) {
       if (is_known(part, setting)) {
         check_value(scene, part, setting, out);
       } else if (setting.resolved || setting.key.find('$') == std::string::npos) {
-        out.push_back(unknown_option(scene, part, setting));
+        const std::string block = block_of_unknown(part, setting.key);
+        if (block.empty()) {
+          out.push_back(unknown_option(scene, part, setting));
+        } else if (unknown.insert(block).second) {
+          out.push_back(unknown_block_of(part, setting, block));
+        }
       }
     }
-    check_repetition(part, scene.files.find(Dialect::megatron_deepspeed) == nullptr, out);
+    check_repetition(scene.files, part, out);
   }
 }
 

@@ -213,8 +213,9 @@ Correction with_key(const Scene& scene, const ConfigPart& part, const Setting& s
     return refused("its name does not stand in the file in one piece");
   }
   const std::string_view raw = cut(*text, setting.name);
-  const bool yaml_key =
-      setting.syntax == Syntax::yaml && setting.key.starts_with("--") && !raw.starts_with("--");
+  // A key of YAML, or a keyword of Python, for an argument.
+  const bool yaml_key = (setting.syntax == Syntax::yaml || setting.syntax == Syntax::python) &&
+                        setting.key.starts_with("--") && !raw.starts_with("--");
   // accelerate puts it before a name that has it not, and the new one is written as the old.
   constexpr std::string_view kPrefix = "fsdp_";
   const bool without = part.dialect == Dialect::accelerate && !raw.starts_with("fsdp") &&

@@ -158,7 +158,7 @@ class Fixer {
         steps_.insert(steps_.end(), steps.begin(), steps.end());
         return true;
       }
-      edits = follow_ups(after);
+      edits = follow_ups(after, targets);
     }
     if (wanted.size() == 1) refused_[key_of(*wanted.front())] = why;
     return false;
@@ -175,11 +175,19 @@ class Fixer {
     return changed;
   }
 
-  // Corrections of what came up.
-  [[nodiscard]] std::vector<Edit> follow_ups(const Checked& after) const {
+  static bool are_values(const std::vector<const Finding*>& targets) {
+    return std::all_of(targets.begin(), targets.end(),
+                       [](const Finding* target) { return is_of_refused_value(*target); });
+  }
+
+  // Corrections of what came up, and stands in the way: the rest has a turn of its own.
+  [[nodiscard]] std::vector<Edit> follow_ups(const Checked& after,
+                                             const std::vector<const Finding*>& targets) const {
     const Kinds before = kinds_of(checked_), now = kinds_of(after);
+    const bool values = are_values(targets);
     std::vector<Edit> edits;
     for (const Finding& finding : after.findings) {
+      if (values && finding.severity != Severity::error) continue;
       const bool more = number_of_kind(now, finding.rule) > number_of_kind(before, finding.rule);
       if (!more || finding.fix.empty() || clash(edits, finding.fix)) continue;
       edits.insert(edits.end(), finding.fix.begin(), finding.fix.end());
@@ -199,9 +207,7 @@ class Fixer {
     const bool renames = std::all_of(targets.begin(), targets.end(), [](const Finding* target) {
       return turn_of(*target) == Turn::names;
     });
-    const bool values = std::all_of(targets.begin(), targets.end(), [](const Finding* target) {
-      return is_of_refused_value(*target);
-    });
+    const bool values = are_values(targets);
     for (const Finding& finding : after.findings) {
       if (renames || (values && finding.severity != Severity::error)) continue;
       if (number_of_kind(now, finding.rule) > number_of_kind(before, finding.rule)) {

@@ -15,6 +15,7 @@
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/rl/rl.h"
 
 namespace qplan {
@@ -40,12 +41,20 @@ class Arguments {
     const Setting* const found = all_.find(key);
     return found == nullptr ? "" : text_of(found->value);
   }
+  // Of a size that is said and refused, which is found by the arguments (shape_traps.cpp), one that
+  // stands in for it.
+  [[nodiscard]] std::optional<std::int64_t> size(std::string_view key,
+                                                 std::int64_t stand_in) const {
+    const Setting* const found = all_.find(key);
+    const auto said = whole(key);
+    return said || found == nullptr || !found->resolved ? said : std::optional(stand_in);
+  }
   // Nothing: not said, known only when it runs, or no number.
   [[nodiscard]] std::optional<std::int64_t> whole(std::string_view key) const {
     const Setting* const found = all_.find(key);
     if (found == nullptr || !found->resolved) return std::nullopt;
     try {
-      return whole_of(found->value, 1, std::int64_t{1} << 40);
+      return whole_of(found->value, 1, most_of_shape(key));
     } catch (const Error&) {
       return std::nullopt;
     }
@@ -56,15 +65,21 @@ class Arguments {
 };
 
 bool is_of_another_kind(const Arguments& a) {
-  constexpr std::array<std::string_view, 8> kOthers{"--multi-latent-attention",
+  constexpr std::array<std::string_view, 7> kOthers{"--multi-latent-attention",
                                                     "--hybrid-layer-pattern",
                                                     "--hybrid-override-pattern",
                                                     "--is-hybrid-model",
                                                     "--experimental-attention-variant",
-                                                    "--squared-relu",
                                                     "--moe-latent-size",
                                                     "--spec"};
-  return std::any_of(kOthers.begin(), kOthers.end(), [&](auto key) { return a.has(key); });
+  const std::string position = a.text("--position-embedding-type");
+  return position == "mrope" || position == "relative" ||
+         std::any_of(kOthers.begin(), kOthers.end(), [&](auto key) { return a.has(key); });
+}
+
+// A gate beside the first product, of whichever function.
+bool is_gated(const Arguments& a) {
+  return a.has("--swiglu") || a.has("--quick-geglu");
 }
 
 bool turns(const Arguments& a) {
@@ -73,7 +88,9 @@ bool turns(const Arguments& a) {
 
 // With --swiglu two thirds of 4 h, in multiples of 64 (transformer_config.py).
 std::int64_t mlp_width(const Arguments& a, std::int64_t hidden, bool gated) {
-  return a.whole("--ffn-hidden-size").value_or(gated ? 8 * hidden / 3 / 64 * 64 : 4 * hidden);
+  const std::int64_t usual =
+      gated ? std::max<std::int64_t>(64, 8 * hidden / 3 / 64 * 64) : 4 * hidden;
+  return a.whole("--ffn-hidden-size").value_or(usual);
 }
 
 std::int64_t key_value_heads(const Arguments& a, std::int64_t heads) {
@@ -84,18 +101,44 @@ std::int64_t key_value_heads(const Arguments& a, std::int64_t heads) {
   return groups ? said : heads;
 }
 
+std::int64_t divisor_up_to(std::int64_t number, std::int64_t most) {
+  std::int64_t divisor = std::max<std::int64_t>(1, std::min(number, most));
+  while (number % divisor != 0) --divisor;
+  return divisor;
+}
+
+// Those that Megatron refuses are judged as the next fewer that it takes: what is wrong with them
+// is found by the arguments (megatron/shape_traps.cpp).
+struct Heads {
+  std::int64_t queries, key_values, width;
+};
+Heads heads_of(const Arguments& a, std::int64_t hidden, std::int64_t said) {
+  const auto channels = a.whole("--kv-channels");
+  Heads heads{};
+  heads.queries = channels ? said : divisor_up_to(hidden, said);
+  heads.key_values = divisor_up_to(heads.queries, key_value_heads(a, heads.queries));
+  heads.width = channels.value_or(hidden / heads.queries);
+  return heads;
+}
+
 Json gpt2(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::int64_t heads) {
   return {{"model_type", "gpt2"},
           {"n_embd", hidden},
           {"n_layer", layers},
-          {"n_head", heads},
+          {"n_head", divisor_up_to(hidden, heads)},
           {"n_inner", mlp_width(a, hidden, /*gated=*/false)},
           {"n_positions", a.whole("--max-position-embeddings").value_or(2048)},
           {"activation_function", "gelu_new"},
           {"tie_word_embeddings", !a.has("--untie-embeddings-and-output-weights")}};
 }
 
-Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::int64_t heads) {
+// Experts that are chosen for a token: of those that there are.
+std::int64_t chosen_experts(const Arguments& a, std::int64_t experts) {
+  return std::min(experts, a.whole("--moe-router-topk").value_or(2));
+}
+
+Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::int64_t said_heads) {
+  const Heads heads = heads_of(a, hidden, said_heads);
   const bool experts = a.whole("--num-experts").has_value();
   const bool norms = a.has("--qk-layernorm");
   const std::int64_t wide = mlp_width(a, hidden, /*gated=*/true);
@@ -105,8 +148,8 @@ Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::in
                                      : "llama"},
               {"hidden_size", hidden},
               {"num_hidden_layers", layers},
-              {"num_attention_heads", heads},
-              {"num_key_value_heads", key_value_heads(a, heads)},
+              {"num_attention_heads", heads.queries},
+              {"num_key_value_heads", heads.key_values},
               {"intermediate_size", wide},
               {"hidden_act", "silu"},
               {"max_position_embeddings", a.whole("--max-position-embeddings").value_or(4096)},
@@ -114,14 +157,10 @@ Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::in
               {"attention_bias", bias},
               {"mlp_bias", bias},
               {"tie_word_embeddings", !a.has("--untie-embeddings-and-output-weights")}};
-  if (const auto channels = a.whole("--kv-channels")) {
-    config["head_dim"] = *channels;
-  } else {
-    config["head_dim"] = hidden / heads;
-  }
+  config["head_dim"] = heads.width;
   if (!experts) return config;
   config["num_experts"] = *a.whole("--num-experts");
-  config["num_experts_per_tok"] = a.whole("--moe-router-topk").value_or(2);
+  config["num_experts_per_tok"] = chosen_experts(a, *a.whole("--num-experts"));
   config["moe_intermediate_size"] = a.whole("--moe-ffn-hidden-size").value_or(wide);
   config["norm_topk_prob"] = true;
   config["decoder_sparse_step"] = 1;
@@ -132,6 +171,59 @@ Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::in
   config["num_local_experts"] = config["num_experts"];
   config["intermediate_size"] = config["moe_intermediate_size"];
   return config;
+}
+
+// What no class of Hugging Face's is: by names of qplan's own (models/config/megatron_gpt.cpp).
+Json megatron_gpt(const Arguments& a, std::int64_t hidden, std::int64_t layers,
+                  std::int64_t said_heads) {
+  const Heads heads = heads_of(a, hidden, said_heads);
+  const bool gated = is_gated(a), bias = !a.has("--disable-bias-linear");
+  const std::int64_t wide = mlp_width(a, hidden, a.has("--swiglu"));
+  const std::string position = a.text("--position-embedding-type");
+  Json config{{"model_type", "megatron_gpt"},
+              {"hidden_size", hidden},
+              {"num_hidden_layers", layers},
+              {"num_attention_heads", heads.queries},
+              {"num_key_value_heads", heads.key_values},
+              {"head_dim", heads.width},
+              {"intermediate_size", wide},
+              {"hidden_act", gated                     ? "silu"
+                             : a.has("--squared-relu") ? "relu2"
+                                                       : "gelu"},
+              {"max_position_embeddings", a.whole("--max-position-embeddings").value_or(2048)},
+              {"position_embedding", turns(a) || position == "yarn" ? "rope"
+                                     : position == "none"           ? "none"
+                                                                    : "learned"},
+              {"rope_theta", a.whole("--rotary-base").value_or(10000)},
+              {"normalization", a.text("--normalization") == "RMSNorm" ? "RMSNorm" : "LayerNorm"},
+              {"qk_norm", a.has("--qk-layernorm")},
+              {"qkv_bias", bias || a.has("--add-qkv-bias")},
+              {"attention_bias", bias},
+              {"mlp_bias", bias},
+              {"tie_word_embeddings", !a.has("--untie-embeddings-and-output-weights")}};
+  const auto experts = a.whole("--num-experts");
+  if (!experts) return config;
+  config["num_experts"] = *experts;
+  config["num_experts_per_tok"] = chosen_experts(a, *experts);
+  config["moe_intermediate_size"] = a.whole("--moe-ffn-hidden-size").value_or(wide);
+  config["shared_expert_intermediate_size"] =
+      a.whole("--moe-shared-expert-intermediate-size").value_or(0);
+  return config;
+}
+
+// Whether what no class of Hugging Face's has is all there: parts of Llama's layer and of GPT-2's.
+bool is_mixed(const Arguments& a) {
+  return (is_gated(a) ? !turns(a) || !a.has("--swiglu") : turns(a) || a.has("--num-experts")) ||
+         a.has("--squared-relu") || a.text("--position-embedding-type") == "yarn";
+}
+
+// Whether the arguments alone make the model: another script may make one of its own, as an odd
+// mixture of them tells.
+bool makes_model(const JobFiles& files) {
+  return std::all_of(files.parts.begin(), files.parts.end(), [](const ConfigPart& part) {
+    return !takes_megatrons(part.dialect) || part.script.empty() || is_of_megatron(part.script) ||
+           base_name(part.script).starts_with("pretrain");
+  });
 }
 
 // ---- shapes ----
@@ -324,13 +416,16 @@ ModelSpec shapes_of_files(const JobFiles& files) {
 
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {
   const Arguments a(files);
-  const auto hidden = a.whole("--hidden-size"), layers = a.whole("--num-layers"),
-             heads = a.whole("--num-attention-heads");
+  const auto hidden = a.size("--hidden-size", 4096), layers = a.size("--num-layers", 32),
+             heads = a.size("--num-attention-heads", 32);
   if (!hidden || !layers || !heads || is_of_another_kind(a)) return std::nullopt;
-  const bool gated = a.has("--swiglu");
-  if (turns(a) != gated || (!gated && a.has("--num-experts"))) return std::nullopt;
+  const bool mixed = is_mixed(a), grouped = key_value_heads(a, *heads) != *heads;
+  if (mixed && !makes_model(files)) return std::nullopt;
   ModelOfFiles found;
-  found.config = gated ? llama(a, *hidden, *layers, *heads) : gpt2(a, *hidden, *layers, *heads);
+  found.config = mixed         ? megatron_gpt(a, *hidden, *layers, *heads)
+                 : is_gated(a) ? llama(a, *hidden, *layers, *heads)
+                 : grouped     ? megatron_gpt(a, *hidden, *layers, *heads)
+                               : gpt2(a, *hidden, *layers, *heads);
   const auto words = a.whole("--vocab-size");
   found.config["vocab_size"] = words.value_or(kUnsaidVocabulary);
   if (!words) {
@@ -347,7 +442,7 @@ std::string why_no_model(const JobFiles& files) {
   constexpr std::array<std::string_view, 3> kShapes{"--hidden-size", "--num-layers",
                                                     "--num-attention-heads"};
   for (const std::string_view key : kShapes) {
-    if (!a.whole(key)) missing.emplace_back(key);
+    if (!a.size(key, 1)) missing.emplace_back(key);
   }
   for (const ConfigPart& part : files.parts) {
     if (!takes_megatrons(part.dialect)) continue;
@@ -361,12 +456,10 @@ std::string why_no_model(const JobFiles& files) {
   }
   if (missing.size() == kShapes.size()) return "";
   if (!missing.empty()) return fmt::format("{} is not said", fmt::join(missing, " and "));
-  if (is_of_another_kind(a))
+  if (is_of_another_kind(a)) {
     return "layers of their kind have shapes that arguments alone do not tell";
-  if (!a.has("--swiglu") && a.has("--num-experts"))
-    return "experts without --swiglu are none of a known model";
-  return a.has("--swiglu") ? "--swiglu is said without --position-embedding-type rope"
-                           : "--position-embedding-type rope is said without --swiglu";
+  }
+  return "layers of these kinds are none of a known model, and the script may make others";
 }
 
 }  // namespace qplan

@@ -241,6 +241,26 @@ bool is_known(const ConfigPart& part, const std::string& key) {
   return false;
 }
 
+namespace {
+
+// Of a call's keywords, which may be another class's or release's: what is a slip of a field, or
+// its beginning alone, which argparse takes and Python does not.
+bool is_slip_of_field(const std::string& key) {
+  const OptionList &trainer = known_options("trainer"), &trl = known_options("trl");
+  if (trainer.find(key) != nullptr || trl.find(key) != nullptr || !key.starts_with("--")) {
+    return false;
+  }
+  constexpr std::size_t kShortest = 8;  // "--tp" and "--seq" begin whatever they begin
+  const bool begins = key.size() >= kShortest &&
+                      std::any_of(trainer.names().begin(), trainer.names().end(),
+                                  [&](const std::string& name) { return name.starts_with(key); });
+  const std::string near = remembered(Dialect::trainer, "field", key,
+                                      [&] { return nearest_name(key, trainer.names()); });
+  return begins || (!near.empty() && is_slip(key, near));
+}
+
+}  // namespace
+
 bool is_known(const ConfigPart& part, const Setting& setting) {
   const bool dash = setting.key.find('-', dashes_of(setting.key)) != std::string::npos;
   // TRL hands what is no field of its own to the launcher.
@@ -248,6 +268,8 @@ bool is_known(const ConfigPart& part, const Setting& setting) {
                          known_options("accelerate_launch").find(setting.key) != nullptr &&
                          known_option(part, as_field(setting.key)) == nullptr;
   const bool no_field = dash && names_fields(part, setting) && !handed_on;
+  const bool keyword = part.dialect == Dialect::trainer && setting.syntax == Syntax::python;
+  if (keyword) return !is_slip_of_field(setting.key);
   return !no_field && is_known(part, setting.key);
 }
 

@@ -12,6 +12,7 @@
 #include "planner/frameworks/option_value.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/slips.h"
+#include "planner/frameworks/spelled_values.h"
 
 namespace qplan {
 namespace {
@@ -108,6 +109,13 @@ bool names_option(const std::string& message, const std::string& key) {
   return bare(std::string_view(message).substr(0, message.find(' '))) == bare(key);
 }
 
+// "0", "1", "3": how many values an argument takes.
+std::string values_of_arity(const std::string& arity) {
+  return arity == "0"                       ? "no value"
+         : is_number(arity) && arity != "1" ? arity + " values"
+                                            : "one value";
+}
+
 std::string sentence_of(const Setting& setting, const std::string& wanted) {
   return fmt::format("{} is {}, and must be {}", setting.key, shown(text_of(setting.value)),
                      wanted);
@@ -153,15 +161,14 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
                    "", source_of_options(part), std::move(fix)});
   };
   if (!setting.extra.empty() && takes_no_others(part)) {
-    out.push_back(
-        {Severity::error,
-         "stray_word",
-         setting.place,
-         fmt::format("{} takes {}, and {} behind it is an argument that nobody knows", setting.key,
-                     known->arity == "0" ? "no value" : "one value", shown(setting.extra)),
-         "leave it out",
-         "Python 3, Lib/argparse.py (unrecognized arguments)",
-         {}});
+    out.push_back({Severity::error,
+                   "stray_word",
+                   setting.place,
+                   fmt::format("{} takes {}, and {} behind it is an argument that nobody knows",
+                               setting.key, values_of_arity(known->arity), shown(setting.extra)),
+                   "leave it out",
+                   "Python 3, Lib/argparse.py (unrecognized arguments)",
+                   {}});
   }
   const bool flag = setting.value.is_boolean(), argument = setting.key.starts_with("--");
   // What the Trainer's parser wants in words, a YAML may say as it is.
@@ -183,6 +190,10 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   if (flag && argument && is_of_command(part, setting)) {
     if (known->arity == "1" || known->arity == "+") refuse("followed by a value", {});
     return;
+  }
+  if (argument && is_of_command(part, setting) && is_number(known->arity) && known->arity > "1" &&
+      fmt::format("{}", list_of(setting.value).size()) != known->arity) {
+    return refuse("followed by " + values_of_arity(known->arity), {});
   }
   const bool several = setting.value.is_array() && known->type != "list";
   if (several && !argument && (known->type == "int" || known->type == "float")) {

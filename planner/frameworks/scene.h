@@ -32,6 +32,10 @@ struct Scene {
 
 using Findings = std::vector<Finding>;
 
+// Heads, or experts for a token, that Megatron refuses of a model that its arguments describe. It
+// is judged with others in their place, so that nothing else is said of them.
+inline constexpr std::string_view kShapesRefused = "shapes_refused";
+
 // Options that the framework's own parser does not know, or gives values it refuses.
 void check_options(const Scene& scene, Findings& out);
 // Values that differ from the model's, and defaults that nobody wants.

@@ -178,12 +178,16 @@ std::string certain_choice(std::string_view written, const std::vector<std::stri
 
 namespace {
 
-// Whether the list has the key, or a section of that name.
-bool has_name(const OptionList& list, const std::string& name) {
-  if (list.find(name) != nullptr) return true;
+// Whether keys may stand in it, whichever they are.
+bool has_keys(const OptionList& list, const std::string& name) {
   const std::string section = name + ".";
   const auto at = std::lower_bound(list.names().begin(), list.names().end(), section);
   return at != list.names().end() && at->starts_with(section);
+}
+
+// Whether the list has the key, or a section of that name.
+bool has_name(const OptionList& list, const std::string& name) {
+  return list.find(name) != nullptr || has_keys(list, name);
 }
 
 // What stands beside a name: names of the same section, of keys and of sections.
@@ -249,6 +253,36 @@ std::string certain_key(const std::string& name, const OptionList& list) {
   }
   if (has_name(list, near) || in_open_section(list, near)) return near;
   return certain_key(near, list);  // what stands in it was misspelt, too
+}
+
+std::string certain_block(const std::string& name, const OptionList& list) {
+  if (name.size() > kLongestWord * 4 || has_name(list, name)) return "";
+  constexpr std::size_t kShortestBeginning = 6;               // "zero" begins one as "fsdp" does
+  const std::string last = name.substr(name.rfind('.') + 1);  // npos + 1: none
+  if (last.empty() || last.front() == '_') return "";
+  std::vector<std::string> begun;
+  std::string nearest;
+  std::size_t best = most_slips(tokens_of(last)) + 1;
+  bool several = false;
+  for (const std::string& block : beside(list, name)) {
+    if (!has_keys(list, block)) continue;
+    if (last.size() >= kShortestBeginning && block.starts_with(name)) begun.push_back(block);
+    const std::size_t distance = edit_distance(name, block);
+    several = distance == best ? true : several && distance > best;
+    if (distance >= best) continue;
+    best = distance;
+    nearest = block;
+  }
+  if (!nearest.empty()) return several ? "" : nearest;
+  return begun.size() == 1 ? begun.front() : "";
+}
+
+std::string unknown_block(const std::string& key, const OptionList& list) {
+  for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+    std::string block = key.substr(0, dot);
+    if (!has_name(list, block)) return block;
+  }
+  return "";
 }
 
 std::vector<SectionSlip> slipped_sections(const Settings& settings, const OptionList& list) {

@@ -31,6 +31,13 @@ bool in_open_section(const OptionList& list, const std::string& name);
 // the whole key then, or a section that may hold it.
 std::string certain_key(const std::string& name, const OptionList& list);
 
+// The one block of keys that a block of this name is meant to be: a slip of its name, or its
+// beginning ("activation_checkpoint"). Empty: the list has the name, or several or none are alike.
+std::string certain_block(const std::string& name, const OptionList& list);
+
+// Of a key the outermost block that the list does not have; empty: it has them all.
+std::string unknown_block(const std::string& key, const OptionList& list);
+
 // A section, or an outermost key, that was misspelt: all that stands in it is read by nobody.
 struct SectionSlip {
   const Setting* first;  // of those that stand in it

@@ -16,6 +16,7 @@
 #include "models/error.h"
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/readers/layers.h"
+#include "planner/frameworks/readers/meant_blocks.h"
 #include "planner/frameworks/scene.h"
 
 namespace qplan {
@@ -341,6 +342,7 @@ class Undecided {
         unknown_(job, gpus, checked.findings) {}
 
   void drop() {
+    pass_over_blocks();
     vary(unknown_.all());
     for (std::size_t i = 0; i < checked_.findings.size(); ++i) {
       Finding& finding = checked_.findings[i];
@@ -378,6 +380,25 @@ class Undecided {
     } catch (const Error&) {
       return std::nullopt;
     }
+  }
+
+  // A block whose name was misspelt is judged as the one that is meant, and read by nobody.
+  void pass_over_blocks() {
+    std::vector<std::string> names;
+    for (const ConfigPart& part : job_.parts) {
+      for (const MeantBlock& block : part.meant_blocks) names.push_back(block.written);
+    }
+    if (names.empty()) return;
+    other_.parts = derived_again(without_blocks(job_.parts));
+    ++judgings_;
+    try {
+      const Checked after = judge_(other_);
+      keep_what_holds(after);
+      if (after.plan == before_.plan && after.says_plan) return;
+    } catch (const Error&) {
+      // Then nothing is known of the plan without it.
+    }
+    checked_.undecided.insert(checked_.undecided.end(), names.begin(), names.end());
   }
 
   void keep_what_holds(const Checked& after) {

@@ -102,6 +102,10 @@ std::optional<LogLine> read_megatron(std::string_view line) {
                           setting(line, "seq_length"))) {
     return stated;
   }
+  // "using world size: 32, data-parallel size: 16, ..." (arguments.py:567).
+  said.gpus = size_after(line, "using world size:");
+  if (!said.gpus) said.gpus = setting(line, "world_size");
+  if (said.gpus) return said;
   if (line.find("memory (MB)") == std::string_view::npos) return std::nullopt;
   said.allocated = bytes_after(line, "max allocated:", kMiB);
   said.reserved = bytes_after(line, "max reserved:", kMiB);
@@ -281,9 +285,11 @@ std::optional<LoggedStep> LoggedSteps::read(const LogLine& line) {
 void LoggedSizes::read(const LogLine& line) {
   if (line.global_batch_size) batch_ = line.global_batch_size;
   if (line.seq_len) length_ = line.seq_len;
+  if (line.gpus) gpus_ = line.gpus;
 }
 
-std::string LoggedSizes::other_than(std::int64_t global_batch_size, std::int64_t seq_len) const {
+std::string LoggedSizes::other_than(std::int64_t global_batch_size, std::int64_t seq_len,
+                                    std::int64_t gpus) const {
   std::vector<std::string> other;
   if (batch_ && *batch_ != global_batch_size) {
     other.push_back(
@@ -291,6 +297,9 @@ std::string LoggedSizes::other_than(std::int64_t global_batch_size, std::int64_t
   }
   if (length_ && *length_ != seq_len) {
     other.push_back(fmt::format("sequences of {} tokens, and the plan has {}", *length_, seq_len));
+  }
+  if (gpus_ && *gpus_ != gpus) {
+    other.push_back(fmt::format("{} GPUs, and the plan has {}", *gpus_, gpus));
   }
   return fmt::format("{}", fmt::join(other, "; "));
 }

@@ -46,7 +46,7 @@ struct LogLine {
   std::optional<double> tokens_per_s_per_gpu{};
   std::optional<Bytes> allocated{}, reserved{};  // peaks of the GPU that logs
   // Of the run: beside a step, or once, before the first.
-  std::optional<std::int64_t> global_batch_size{}, seq_len{};
+  std::optional<std::int64_t> global_batch_size{}, seq_len{}, gpus{};
   bool of_run = false;  // the speed is the mean of all steps, said at the end
   [[nodiscard]] bool says_speed() const { return step_s || samples_per_s || tokens_per_s_per_gpu; }
 };
@@ -95,10 +95,11 @@ class LoggedSizes {
  public:
   void read(const LogLine& line);
   // What is another plan's: "a global batch of 128, and the plan has 64"; empty: nothing.
-  [[nodiscard]] std::string other_than(std::int64_t global_batch_size, std::int64_t seq_len) const;
+  [[nodiscard]] std::string other_than(std::int64_t global_batch_size, std::int64_t seq_len,
+                                       std::int64_t gpus) const;
 
  private:
-  std::optional<std::int64_t> batch_{}, length_{};
+  std::optional<std::int64_t> batch_{}, length_{}, gpus_{};
 };
 
 // The median of those after warm-up, which is a tenth of the steps and two at least, where more

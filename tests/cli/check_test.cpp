@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "tests/cli/run.h"
 
@@ -333,6 +334,36 @@ TEST_CASE("a script that states every shape needs no --model") {
   const Ran bare = run("check " + folder.file("bare.sh") + " --gpus 8");
   CHECK(bare.code == 2);
   CHECK(bare.says("--model is missing"));
+}
+
+TEST_CASE(
+    "a script whose shapes are refused is judged, and a block that is misspelt decides nothing") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("train.sh"))
+      << "export CUDA_DEVICE_MAX_CONNECTIONS=1\ntorchrun --nnodes 1 --nproc_per_node 8 "
+         "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 30 "
+         "--seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 64 "
+         "--global-batch-size 512 --bf16 --lr 1e-4 --train-iters 100\n";
+  const Ran shapes = run("check " + folder.file("train.sh") + " --gpus 8 --no-best --json");
+  CHECK(shapes.code == 1);
+  std::map<std::string, std::string> severity;
+  const Json of_shapes = shapes.json();
+  for (const Json& finding : of_shapes["findings"]) {
+    severity[finding["rule"]] = finding["severity"];
+  }
+  CHECK(severity["shapes_refused"] == "error");
+  CHECK(severity["out_of_memory"] == "note");
+  std::ofstream(folder.file("ds.json"))
+      << R"({"train_micro_batch_size_per_gpu": 64, "gradient_accumulation_steps": 1,
+             "zero_optmization": {"stage": 3}, "bf16": {"enabled": true}})";
+  const Ran block =
+      run("check " + folder.file("ds.json") + " --model qwen3-32b --gpus 8 --no-best --json");
+  CHECK(block.code == 1);
+  const Json of_block = block.json();
+  CHECK(of_block["errors"] == 1);
+  for (const Json& finding : of_block["findings"]) {
+    if (finding["rule"] == "out_of_memory") CHECK(finding["severity"] == "note");
+  }
 }
 
 TEST_CASE("a rule's finding says who enforces it") {

@@ -79,7 +79,9 @@ TEST_CASE("emit says that packing is the reader's to do") {
   const std::string plan = plan_file(folder, std::string(kMoe) + " --document-len 500");
   CHECK(run("emit " + plan + " --framework megatron --out " + folder.file("job")).code == 0);
   const std::string text = read_text_file(folder.file("job/args.sh"));
-  CHECK(text.find("pack documents of some 500 tokens") != std::string::npos);
+  CHECK(text.find("pack documents of some 500 tokens, and keep attention within each of them; no "
+                  "file here asks for either, and qplan check reads the plan back without doc\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("emit predicts the loss that it writes") {

@@ -134,6 +134,9 @@ TEST_CASE("a log of another batch or length is no run of the plan, and a growing
   const Ran longer = fitted("  seq_length ............ 512\n" + steps(64, 1));
   CHECK(longer.code == 2);
   CHECK(longer.says("512"));
+  const Ran wider = fitted("using world size: 32, data-parallel size: 16\n" + steps(64, 1));
+  CHECK(wider.code == 2);
+  CHECK(wider.says("is of another plan: it says 32 GPUs, and the plan has"));
 }
 
 TEST_CASE("a step above the GPUs' peak is no run, and one that stays far off makes nothing surer") {

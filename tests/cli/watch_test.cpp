@@ -191,3 +191,15 @@ TEST_CASE("a log of another batch is refused, and a command that logs it runs on
   CHECK(command.says("iteration 9/"));
   CHECK(run("watch " + log + kJob + " --global-batch-size 96").code != 2);
 }
+
+TEST_CASE("a log of another number of GPUs is another plan's") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log";
+  const std::string steps = log_of(9, [](int) { return 1.0; });
+  write_file_atomically(log, "using world size: 8, data-parallel size: 4\n" + steps);
+  CHECK(run("watch " + log + kJob).code == 0);
+  write_file_atomically(log, "using world size: 32, data-parallel size: 16\n" + steps);
+  const Ran ran = run("watch " + log + kJob);
+  CHECK(ran.code == 2);
+  CHECK(ran.says("32 GPUs, and the plan has 8"));
+}

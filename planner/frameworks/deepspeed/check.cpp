@@ -7,6 +7,7 @@
 
 #include "models/error.h"
 #include "models/text.h"
+#include "planner/frameworks/deepspeed/check_accelerate.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
 #include "planner/frameworks/spelled_values.h"
@@ -85,11 +86,17 @@ bool leaves_batch_open(const Case& c) {
          !c.has("train_micro_batch_size_per_gpu");
 }
 
+constexpr std::string_view kOldOffload = "old_offload";
+
 constexpr auto kTraps = std::to_array<Trap>({
     {"two_precisions", error, "fp16.enabled",
      [](const Case& c) { return c.on("bf16.enabled") && c.on("fp16.enabled"); },
      "bf16 and fp16 exclude each other", "switch one of them off",
-     "DeepSpeed edaa7221, deepspeed/runtime/config.py:827", "false"},
+     "DeepSpeed edaa7221, deepspeed/runtime/config.py:827"},
+    {"amp_with_zero", error, "amp.enabled",
+     [](const Case& c) { return c.on("amp.enabled") && c.stage() > 0; },
+     "amp, which is NVIDIA Apex, and ZeRO exclude each other", "bf16 in place of amp",
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:1984"},
     {"fp16_of_bf16_model", warning, "fp16.enabled",
      [](const Case& c) {
        const int capability = c.scene.question.limits.compute_capability;
@@ -157,6 +164,23 @@ constexpr auto kTraps = std::to_array<Trap>({
      "cpu_offload is the old word for offload_optimizer, and both are refused together",
      "keep offload_optimizer", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:202", "",
      true},
+    {kOldOffload, note, "zero_optimization.cpu_offload",
+     [](const Case& c) {
+       return c.on("zero_optimization.cpu_offload") &&
+              !c.part.settings.has_section("zero_optimization.offload_optimizer");
+     },
+     "cpu_offload is the old word for offload_optimizer with the device cpu, and still taken as it",
+     "\"offload_optimizer\": {\"device\": \"cpu\"}",
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:202"},
+    {kOldOffload, note, "zero_optimization.cpu_offload_param",
+     [](const Case& c) {
+       return c.on("zero_optimization.cpu_offload_param") &&
+              !c.part.settings.has_section("zero_optimization.offload_param");
+     },
+     "cpu_offload_param is the old word for offload_param with the device cpu, and still taken as "
+     "it",
+     "\"offload_param\": {\"device\": \"cpu\"}",
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:181"},
     {"nvme_without_path", error, "zero_optimization.offload_optimizer.device",
      [](const Case& c) {
        return c.text("zero_optimization.offload_optimizer.device") == "nvme" &&
@@ -311,9 +335,18 @@ Correction named_format(const Scene& scene, const Setting& setting) {
   return meant.empty() ? Correction{} : with_value(scene, setting, meant);
 }
 
+// The old key as the block that it stands for.
+Correction as_block(const Setting& setting, std::string_view block) {
+  const bool whole = setting.syntax == Syntax::json && setting.whole.end > setting.whole.begin;
+  if (!whole) return {};
+  return Correction{
+      {setting.place.file, setting.whole.begin, setting.whole.end, std::string(block)}};
+}
+
 }  // namespace
 
 void check_deepspeed(const Scene& scene, Findings& out) {
+  check_deepspeed_file(scene, out);
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect != Dialect::ds_config) continue;
     const Case c{scene, part};
@@ -333,6 +366,7 @@ void check_deepspeed(const Scene& scene, Findings& out) {
         fix = with_value(scene, *at, std::string(trap.value));
       if (at != nullptr && trap.drop) fix = removed(scene, part, *at);
       if (trap.rule == "communication_type") fix = named_format(scene, *at);
+      if (trap.rule == kOldOffload) fix = as_block(*at, trap.instead);
       out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : part.place,
                      std::string(trap.message), std::string(trap.instead), std::string(trap.source),
                      std::move(fix)});

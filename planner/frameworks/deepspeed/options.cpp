@@ -122,6 +122,16 @@ constexpr auto kConfig = std::to_array<Option>({
        d.plan.offload.params = is_device(v);
        set_device(d, v);
      }},
+    // Deprecated, and turned into the blocks above (runtime/zero/config.py:181, :202).
+    {"zero_optimization.cpu_offload", "offload", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.offload.optimizer = 1;
+     }},
+    {"zero_optimization.cpu_offload_param", "offload",
+     [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.offload.params = true;
+     }},
     {"bf16.enabled", "precision",
      [](const Subject& s) { return Json(s.plan.precision != Precision::fp16); },
      [](Draft& d, const Json& v) {

@@ -1,7 +1,11 @@
 // What NeMo AutoModel refuses of its own YAML.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "planner/frameworks/finetuning/trap.h"
 
@@ -26,6 +30,35 @@ constexpr std::string_view kNemoTrain =
 bool is_megatron_fsdp(const Case& c) {
   return c.is("distributed.strategy", "megatron_fsdp") ||
          c.is("distributed.strategy", "megatron-fsdp") || c.is("distributed.strategy", "mfsdp");
+}
+
+// Whether the last part of a pattern ("*.layers.0.*_porj") is one letter away from the end of a
+// module's name, and none ends so.
+bool is_slip_of_module(const std::string& pattern) {
+  constexpr std::array<std::string_view, 11> kModules{
+      "q_proj",  "k_proj",    "v_proj",       "o_proj",  "qkv_proj",  "gate_proj",
+      "up_proj", "down_proj", "gate_up_proj", "lm_head", "linear_qkv"};
+  const std::string last = pattern.substr(pattern.rfind('.') + 1);  // npos + 1: the whole
+  const std::size_t star = last.rfind('*');
+  const std::string end = last.substr(star + 1);  // npos + 1: the whole
+  constexpr std::size_t kShortest = 4;
+  if (end.size() < kShortest) return false;
+  bool near = false;
+  for (const std::string_view module : kModules) {
+    for (std::size_t size = end.size() - 1; size <= end.size() + 1; ++size) {
+      if (size > module.size() || (star == std::string::npos && size != module.size())) continue;
+      const std::string_view tail = module.substr(module.size() - size);
+      if (tail == end) return false;
+      near = near || is_slip(end, tail);
+    }
+  }
+  return near;
+}
+
+bool has_slip_of_target(const Case& c) {
+  const std::vector<std::string> patterns =
+      list_of(c.part.settings.find("peft.target_modules")->value);
+  return std::any_of(patterns.begin(), patterns.end(), is_slip_of_module);
 }
 
 constexpr auto kAutomodelTraps = std::to_array<Trap>({
@@ -93,6 +126,13 @@ constexpr auto kAutomodelTraps = std::to_array<Trap>({
     {"options_exclude", error, "peft.exclude_modules",
      [](const Case& c) { return c.has("peft.target_modules"); },
      "target_modules and exclude_modules exclude each other", "keep one of them", kNemoPeft},
+    {"unknown_target", error, "peft.target_modules",
+     [](const Case& c) { return has_slip_of_target(c); },
+     "a pattern of target_modules is a slip of a module's name and matches none: nothing is "
+     "adapted "
+     "there",
+     "names as q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or *_proj for all",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/_peft/module_matcher.py"},
     {"options_exclude", error, "peft.match_all_linear",
      [](const Case& c) {
        return c.on("peft.match_all_linear") &&

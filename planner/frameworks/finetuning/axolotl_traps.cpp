@@ -1,6 +1,9 @@
 // What axolotl refuses of its own YAML.
 
+#include <algorithm>
 #include <array>
+#include <string>
+#include <string_view>
 
 #include "planner/frameworks/finetuning/trap.h"
 
@@ -14,6 +17,18 @@ using Trap = FineTuningTrap;
 constexpr std::string_view kValidation =
     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py";
 constexpr std::string_view kPeft = "axolotl 067b021c, src/axolotl/utils/schemas/peft.py";
+
+// Its own (src/axolotl/utils/schemas/enums.py, CustomSupportedOptimizers), and transformers'.
+bool is_optimizer_of_axolotl(const Case& c) {
+  constexpr std::array<std::string_view, 15> kOwn{
+      "optimi_adamw", "ao_adamw_4bit", "ao_adamw_8bit", "ao_adamw_fp8", "adopt_adamw",
+      "came_pytorch", "muon",          "dion",          "sinkgd",       "flash_adamw",
+      "flash_adam",   "flash_sgd",     "flash_sgdw",    "flash_lion",   "q_galore_adamw8bit"};
+  const std::string name = c.word("optimizer");
+  const auto& theirs = known_options("trainer").find("--optim")->choices;
+  return name.empty() || std::find(kOwn.begin(), kOwn.end(), name) != kOwn.end() ||
+         std::find(theirs.begin(), theirs.end(), name) != theirs.end();
+}
 
 constexpr auto kAxolotlTraps = std::to_array<Trap>({
     {"quantized_full", error, "load_in_4bit",
@@ -110,6 +125,27 @@ constexpr auto kAxolotlTraps = std::to_array<Trap>({
     {"options_exclude", error, "batch_flattening",
      [](const Case& c) { return c.on("batch_flattening") && c.on("sample_packing"); },
      "batch_flattening and sample_packing exclude each other", "keep one of them", kValidation},
+    {"refused_value", error, "optimizer", [](const Case& c) { return !is_optimizer_of_axolotl(c); },
+     "optimizer is neither transformers' nor one of axolotl's own", "adamw_torch_fused",
+     "axolotl 067b021c, src/axolotl/core/builders/base.py:458"},
+    {"two_precisions", warning, "fp16",
+     [](const Case& c) { return c.is("bf16", "true") && c.on("fp16"); },
+     "bf16 counts, and fp16 beside it is switched off", "keep one of them",
+     "axolotl 067b021c, src/axolotl/utils/config/__init__.py:188"},
+    {"options_exclude", warning, "flash_attention",
+     [](const Case& c) {
+       return c.on("flash_attention") && (c.on("xformers_attention") || c.on("sage_attention") ||
+                                          c.on("flex_attention"));
+     },
+     "another attention is asked for beside flash_attention, and that counts", "keep one of them",
+     "axolotl 067b021c, src/axolotl/utils/schemas/config.py:1557"},
+    {"options_exclude", error, "attn_implementation",
+     [](const Case& c) {
+       return c.on("flash_attention") || c.on("xformers_attention") || c.on("sage_attention") ||
+              c.on("flex_attention") || c.on("sdp_attention") || c.on("eager_attention");
+     },
+     "attn_implementation excludes the older words for it (flash_attention, ...)",
+     "keep attn_implementation", "axolotl 067b021c, src/axolotl/utils/schemas/config.py:1550"},
     {"option_needs", error, "chat_template",
      [](const Case& c) { return c.is("chat_template", "jinja") && !c.has("chat_template_jinja"); },
      "chat_template jinja needs chat_template_jinja", "chat_template_jinja: the template",

@@ -369,6 +369,8 @@ void check_megatron(const Scene& scene, Findings& out) {
     if (!holds(part.dialect)) continue;
     const Case c{scene, part};
     for (const Trap& trap : kTraps) spring(c, trap, out);
+    for (const Trap& trap : megatron_shape_traps()) spring(c, trap, out);
+    check_shape_sizes(c, out);
     for (const Trap& trap : megatron_pipeline_traps()) spring(c, trap, out);
     for (const Trap& trap : megatron_expert_traps()) spring(c, trap, out);
     for (const Trap& trap : slime_traps()) spring(c, trap, out);
@@ -377,8 +379,8 @@ void check_megatron(const Scene& scene, Findings& out) {
 }
 
 void list_megatron_traps(std::vector<TrapInfo>& out) {
-  for (const auto traps : {std::span<const Trap>(kTraps), megatron_pipeline_traps(),
-                           megatron_expert_traps(), slime_traps()}) {
+  for (const auto traps : {std::span<const Trap>(kTraps), megatron_shape_traps(),
+                           megatron_pipeline_traps(), megatron_expert_traps(), slime_traps()}) {
     for (const Trap& trap : traps) out.push_back({trap.rule, trap.source});
   }
 }

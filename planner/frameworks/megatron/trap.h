@@ -55,6 +55,9 @@ struct MegatronTrap {
 std::span<const MegatronTrap> megatron_pipeline_traps();
 // Experts, and the groups of ranks that they talk in.
 std::span<const MegatronTrap> megatron_expert_traps();
+// Heads, experts and batches whose numbers do not go together; and sizes that none is of.
+std::span<const MegatronTrap> megatron_shape_traps();
+void check_shape_sizes(const MegatronCase& c, Findings& out);
 // slime's GPUs and batches.
 std::span<const MegatronTrap> slime_traps();
 // Attention that is recomputed although its kernels keep no scores.

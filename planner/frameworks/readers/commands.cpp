@@ -10,11 +10,13 @@
 #include <utility>
 
 #include "models/error.h"
+#include "planner/frameworks/aliases.h"
 #include "planner/frameworks/readers/dashes.h"
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/readers/stray_backslashes.h"
 #include "planner/frameworks/rl/rl.h"
+#include "planner/frameworks/slips.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -44,7 +46,7 @@ auto first_yaml(std::span<const ShellWord> words) {
 std::string verb_of_script(const std::string& script) {
   constexpr std::array<std::string_view, 2> kPairs{"orpo", "cpo"};
   std::string word;
-  for (const char c : base_name(script)) {
+  for (const char c : base_name(script) + ".") {
     if (c != '_' && c != '-' && c != '.') {
       word += c;
       continue;
@@ -53,6 +55,38 @@ std::string verb_of_script(const std::string& script) {
     word.clear();
   }
   return "";
+}
+
+// An argument, or a slip of one, that TRL has and neither a Trainer nor run_clm.py.
+bool is_word_of_trl(const std::string& key) {
+  const OptionList &trl = known_options("trl"), &trainer = known_options("trainer"),
+                   &script = known_options("run_clm");
+  const auto ours = [&](const std::string& name) {
+    return trl.find(name) != nullptr && trainer.find(name) == nullptr &&
+           script.find(name) == nullptr;
+  };
+  if (trl.find(key) != nullptr || trainer.find(key) != nullptr || script.find(key) != nullptr) {
+    return ours(key);
+  }
+  if (alias_of(Dialect::trl, key) != nullptr) return true;
+  const std::array<const OptionList*, 2> lists{&trl, &trainer};
+  return ours(certain_name(key, lists));
+}
+
+// TRL's own scripts, by their folder or module; and whatever is called as they are ("sft.py") and
+// given arguments that only they have.
+bool is_script_of_trl(const std::string& script) {
+  return script.find("trl/scripts/") != std::string::npos || script.starts_with("trl.scripts.");
+}
+bool is_called_as_trls(const std::string& verb, std::span<const ShellWord> words,
+                       const std::string& script) {
+  if (verb.empty()) return false;
+  if (is_script_of_trl(script)) return true;
+  if (base_name(script) != verb + ".py") return false;
+  const Settings arguments = read_trl_arguments(words);
+  return arguments.has("--model_name_or_path") &&
+         std::any_of(arguments.begin(), arguments.end(),
+                     [](const Setting& s) { return is_word_of_trl(s.key); });
 }
 
 // `trl VERB`, or a script around it: "trl" or the script's name.
@@ -267,6 +301,10 @@ void add_arguments(const std::vector<ShellWord>& words, Place place, const std::
     }
     return job.unknown(std::move(place), fmt::format("{} trains nothing", shown(script)),
                        "give the script that trains");
+  }
+  if (is_called_as_trls(verb_of_trl, words, script)) {
+    return add_trl(verb_of_trl, words, place, is_script_of_trl(script) ? "trl" : base_name(script),
+                   job);
   }
   Settings settings = read_flags(words, script);
   if (settings.has("--finetuning_type")) {

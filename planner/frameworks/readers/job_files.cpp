@@ -248,6 +248,7 @@ class JobReader {
         placed.add(std::move(setting));
       }
       job_.parts[i].settings = std::move(placed);
+      for (MeantBlock& block : job_.parts[i].meant_blocks) block.name = moved(block.name);
     }
     for (std::size_t i = findings; i < job_.findings.size(); ++i) {
       for (Edit& edit : job_.findings[i].fix) {

@@ -14,6 +14,13 @@
 
 namespace qplan {
 
+// A block of keys whose name was misspelt: what stands in it is read as the one that is meant.
+struct MeantBlock {
+  std::string written, meant;  // "zero_optmization", "zero_optimization"
+  Place place;
+  Span name;  // in the file; empty: it does not stand there in one piece
+};
+
 // Settings of one dialect, of one file or command.
 struct ConfigPart {
   Dialect dialect = Dialect::megatron;
@@ -24,6 +31,7 @@ struct ConfigPart {
   std::string open_word{};     // that only a run can tell: it may be more arguments; empty: none
   // Of another part, in the words of the framework that it hands them to: no names of its own.
   bool derived = false;
+  std::vector<MeantBlock> meant_blocks{};
 };
 
 // accelerate's yaml that starts DeepSpeed: what it says is read as ds_config.json's keys, and its

@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "models/error.h"
 #include "planner/frameworks/readers/formats.h"
@@ -29,6 +33,7 @@ class JsonTextReader {
     value("", 0);
     skip();
     if (at_ < text_.size()) fail("something follows the end of the value");
+    for (Setting& setting : all_) result_.settings.add(std::move(setting));
     return std::move(result_);
   }
 
@@ -118,14 +123,14 @@ class JsonTextReader {
   void add(const std::string& key, Json value, std::size_t from) {
     if (++count_ > kMostValues) fail(kTooManyValues);
     const bool named = key_.begin > 0 && key_.begin < from;  // else of an item in a list
-    result_.settings.add({key,
-                          std::move(value),
-                          {name_, line()},
-                          {named ? key_.begin - 1 : from, at_},
-                          {from, at_},
-                          true,
-                          named ? key_ : Span{},
-                          Syntax::json});
+    all_.push_back({key,
+                    std::move(value),
+                    {name_, line()},
+                    {named ? key_.begin - 1 : from, at_},
+                    {from, at_},
+                    true,
+                    named ? key_ : Span{},
+                    Syntax::json});
   }
 
   void value(const std::string& path, int depth) {
@@ -153,20 +158,34 @@ class JsonTextReader {
       return whole;
     }
     const auto [stop, code] = std::from_chars(word.data(), end, number);
+    if (code == std::errc::result_out_of_range && stop == end) {
+      fail(fmt::format("{} is out of the range of numbers", shown(word)));
+    }
     if (code != std::errc{} || stop != end || word.empty()) {
       fail(fmt::format("'{}' is no value; words stand in quotes", shown(word)));
     }
     return number;
   }
 
+  // A member of an object, and where what stands in it lies among the settings.
+  struct Member {
+    Setting block;  // its key and places, with an empty object for its value
+    std::size_t begin, end;
+    bool holds;  // others
+  };
+
   void object(const std::string& path, int depth) {
     ++at_;
     skip();
+    const std::size_t begin = all_.size();
+    std::vector<Member> members;
+    std::map<std::string, std::size_t> last;
     for (bool first = true; peek() != '}'; first = false) {
       if (!first && comma('}')) break;
       if (at_ >= text_.size()) fail("the text ends inside an object; is the file cut off?");
       if (peek() != '"') fail("a key must stand in quotes");
       const std::size_t key_at = at_;
+      const int key_line = line();
       const std::string key = string();
       const Span spelled{key_at + 1, at_ - 1};
       skip();
@@ -174,15 +193,50 @@ class JsonTextReader {
       ++at_;
       skip();
       key_ = spelled;
-      const std::string child = path.empty() ? key : path + "." + key;
-      const bool section = peek() == '{';
-      const std::size_t from = at_;
+      const std::string child = path.empty() ? key : fmt::format("{}.{}", path, key);
+      const bool section = peek() == '{', holds = section || peek() == '[';
+      const std::size_t from = at_, before = all_.size();
       value(child, depth + 1);
       key_ = spelled;
-      if (section && !result_.settings.has_section(child + ".")) add(child, Json::object(), from);
+      if (section && all_.size() == before) add(child, Json::object(), from);
+      last[key] = members.size();
+      members.push_back({{child,
+                          Json::object(),
+                          {name_, key_line},
+                          {key_at, at_},
+                          {from, at_},
+                          true,
+                          spelled,
+                          Syntax::json},
+                         before,
+                         all_.size(),
+                         holds});
       skip();
     }
     ++at_;
+    if (last.size() < members.size()) drop_overwritten(begin, members, last);
+  }
+
+  // Of two blocks of one name the last counts, and nothing of the first: what is left of either is
+  // an empty one, for whoever asks what stands twice.
+  void drop_overwritten(std::size_t begin, std::vector<Member>& members,
+                        const std::map<std::string, std::size_t>& last) {
+    std::set<std::string> twice;
+    std::vector<bool> stands(members.size());
+    for (const auto& [key, at] : last) stands[at] = true;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (!stands[i]) twice.insert(members[i].block.key);
+    }
+    std::vector<Setting> rest;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      Member& member = members[i];
+      const bool marked = member.holds && twice.contains(member.block.key);
+      if (marked) rest.push_back(std::move(member.block));
+      if (marked && !stands[i]) continue;
+      for (std::size_t s = member.begin; s < member.end; ++s) rest.push_back(std::move(all_[s]));
+    }
+    all_.resize(begin);
+    for (Setting& setting : rest) all_.push_back(std::move(setting));
   }
 
   void array(const std::string& path, int depth) {
@@ -218,6 +272,7 @@ class JsonTextReader {
   std::size_t at_ = 0, counted_ = 0, count_ = 0;
   Span key_{};  // of the value that is read
   int line_;
+  std::vector<Setting> all_;
   FormatText result_;
 };
 

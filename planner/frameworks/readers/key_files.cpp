@@ -15,6 +15,7 @@
 #include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/foreign_files.h"
+#include "planner/frameworks/readers/meant_blocks.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/rl/rl.h"
 
@@ -105,7 +106,8 @@ bool is_named_as_megatrons(const ConfigText& file, const std::vector<ConfigText>
   });
 }
 
-void add_accelerate_yaml(Settings settings, const Place& place, GatheredJob& job) {
+void add_accelerate_yaml(Settings settings, std::vector<MeantBlock> meant, const Place& place,
+                         GatheredJob& job) {
   const DistributedType type = distributed_type_of(settings);
   if (!type.meant.empty() && !is_read_type(type.meant)) {
     return job.unknown(type.said == nullptr ? place : type.said->place,
@@ -118,6 +120,7 @@ void add_accelerate_yaml(Settings settings, const Place& place, GatheredJob& job
   if (deepspeed) add_deepspeed_of(settings, place, job);
   job.add(Dialect::accelerate, std::move(settings), place);
   job.parts.back().of_accelerate = deepspeed;
+  job.parts.back().meant_blocks = std::move(meant);
 }
 
 }  // namespace
@@ -138,8 +141,12 @@ void read_json(const std::string& text, const std::string& name, int first_line,
       return job.note("model_config", {name, 0},
                       "this is the model's config.json, which --model reads",
                       fmt::format("--model {}", name));
-    case JsonKind::ds_config:
-      return job.add(Dialect::ds_config, std::move(read.settings), {name, 0});
+    case JsonKind::ds_config: {
+      auto meant = mend_block_names(read.settings, known_options("deepspeed"), text);
+      job.add(Dialect::ds_config, std::move(read.settings), {name, 0});
+      job.parts.back().meant_blocks = std::move(meant);
+      return;
+    }
     case JsonKind::fsdp:
       return job.add(Dialect::accelerate, fsdp_settings(read.settings), {name, 0});
     case JsonKind::unknown:
@@ -178,7 +185,10 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
         "a recipe of next-token prediction");
   }
   if (is_ms_swift(settings)) return add_swift_keys(settings, whole, job);
-  if (is_accelerate(settings)) return add_accelerate_yaml(with_whole_names(settings), whole, job);
+  if (is_accelerate(settings)) {
+    auto meant = mend_block_names(settings, known_options("accelerate"), file.text);
+    return add_accelerate_yaml(with_whole_names(settings), std::move(meant), whole, job);
+  }
   Settings flags = flags_of(settings);
   const bool sizes = has_sizes_of_megatron(settings);
   if (flags.empty() && sizes &&

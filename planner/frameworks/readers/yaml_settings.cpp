@@ -8,9 +8,12 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 
 #include "models/ascii.h"
 #include "models/error.h"
@@ -113,19 +116,48 @@ class YamlReader {
   }
 
   FormatText read() {
-    auto fresh = std::make_unique<yaml_parser_t>();
-    if (yaml_parser_initialize(fresh.get()) == 0) throw std::bad_alloc();
-    const OwnedParser parser(fresh.release());
-    yaml_parser_set_encoding(parser.get(), YAML_UTF8_ENCODING);
-    const std::string_view input = text_.substr(mark_);
-    yaml_parser_set_input_string(parser.get(), reinterpret_cast<const unsigned char*>(input.data()),
-                                 input.size());
+    refuse_deep();
+    const OwnedParser parser = fresh_parser();
     while (document(*parser)) {
     }
     return std::move(result_);
   }
 
  private:
+  [[nodiscard]] OwnedParser fresh_parser() const {
+    auto fresh = std::make_unique<yaml_parser_t>();
+    if (yaml_parser_initialize(fresh.get()) == 0) throw std::bad_alloc();
+    OwnedParser parser(fresh.release());
+    yaml_parser_set_encoding(parser.get(), YAML_UTF8_ENCODING);
+    const std::string_view input = text_.substr(mark_);
+    yaml_parser_set_input_string(parser.get(), reinterpret_cast<const unsigned char*>(input.data()),
+                                 input.size());
+    return parser;
+  }
+
+  // libyaml looks at every open bracket at each word, so what is nested deep takes its time to be
+  // loaded: the depth is counted before. What is no YAML is told by the loader.
+  void refuse_deep() const {
+    const OwnedParser parser = fresh_parser();
+    int depth = 0;
+    for (bool more = true; more;) {
+      yaml_event_t event;
+      if (yaml_parser_parse(parser.get(), &event) == 0) return;
+      const yaml_event_type_t type = event.type;
+      const int line = static_cast<int>(event.start_mark.line) + 1;
+      yaml_event_delete(&event);
+      more = type != YAML_STREAM_END_EVENT && type != YAML_NO_EVENT;
+      if (type == YAML_MAPPING_START_EVENT || type == YAML_SEQUENCE_START_EVENT) ++depth;
+      if (type == YAML_MAPPING_END_EVENT || type == YAML_SEQUENCE_END_EVENT) --depth;
+      // The outermost holds values of depth 0.
+      if (depth > kDeepestValue + 1) fail(line, too_deep());
+    }
+  }
+
+  static std::string too_deep() {
+    return fmt::format("values are nested deeper than {}", kDeepestValue);
+  }
+
   [[noreturn]] void fail(int line, std::string_view sentence) const {
     throw Error(fmt::format("{}:{}: {}", name_, line, sentence));
   }
@@ -139,6 +171,7 @@ class YamlReader {
     if (yaml_parser_load(&parser, fresh.get()) == 0) refuse(parser);
     const OwnedDocument owned(fresh.release());
     document_ = owned.get();
+    twice_.clear();
     const yaml_node_t* const root = yaml_document_get_root_node(document_);
     if (root == nullptr) return false;
     if (root->type == YAML_SEQUENCE_NODE) {
@@ -203,37 +236,68 @@ class YamlReader {
     if (++count_ > kMostValues) fail(at, kTooManyValues);
   }
 
-  // Merged mappings come first, for what the mapping says itself counts.
+  // What the mapping says itself counts, and nothing of that name in those that are merged into it.
   void mapping(const yaml_node_t& map, const std::string& path, int depth) {
+    std::set<std::string> said;
+    mapping(map, path, depth, said);
+  }
+
+  // `said`: names of the mapping that this one is merged into, which stand in place of its own.
+  void mapping(const yaml_node_t& map, const std::string& path, int depth,
+               std::set<std::string>& said) {
     count(map);
-    if (depth > kDeepestValue) {
-      fail(map, fmt::format("values are nested deeper than {}", kDeepestValue));
+    if (depth > kDeepestValue) fail(map, too_deep());
+    const std::set<std::string> elsewhere = said;
+    const std::map<std::string, int> last = last_of_names(map);
+    for (const auto& [name, key] : last) said.insert(name);
+    for (const auto& [key, value] : pairs_of(map)) {
+      if (is_merge(node(key))) merge(node(value), node(key), path, depth, said);
     }
     for (const auto& [key, value] : pairs_of(map)) {
-      if (is_merge(node(key))) merge(node(value), node(key), path, depth);
+      if (is_merge(node(key))) continue;
+      const std::string name = text_of_scalar(node(key));
+      if (elsewhere.contains(name)) continue;
+      const std::string child = path.empty() ? name : fmt::format("{}.{}", path, name);
+      const bool twice = twice_.contains(&node(key)), holds = holds_others(node(value));
+      // Of two blocks of one name the last counts, and nothing of the first: what is left of either
+      // is an empty one, for whoever asks what stands twice.
+      if (twice && holds) add(child, Json::object(), node(key), node(value));
+      if (!twice || !holds || last.at(name) == key) member(node(key), node(value), child, depth);
     }
+  }
+
+  static bool holds_others(const yaml_node_t& value) {
+    return value.type == YAML_MAPPING_NODE || value.type == YAML_SEQUENCE_NODE;
+  }
+
+  // The key that a name stands at last. Names that stand more than once are noted.
+  std::map<std::string, int> last_of_names(const yaml_node_t& map) {
+    std::map<std::string, int> last;
     for (const auto& [key, value] : pairs_of(map)) {
       if (is_merge(node(key))) continue;
       if (node(key).type != YAML_SCALAR_NODE) {
         fail(node(key), "a key must be a word, not a list or a mapping");
       }
-      const std::string name = text_of_scalar(node(key));
-      member(node(key), node(value), path.empty() ? name : path + "." + name, depth);
+      const auto [known, fresh] = last.try_emplace(text_of_scalar(node(key)), key);
+      if (fresh) continue;
+      twice_.insert(&node(known->second));
+      twice_.insert(&node(key));
+      known->second = key;
     }
+    return last;
   }
 
   // `<<: *x`, `<<: [*x, *y]`, of which the first counts.
-  void merge(const yaml_node_t& from, const yaml_node_t& key, const std::string& path, int depth) {
-    if (from.type == YAML_MAPPING_NODE) return mapping(from, path, depth + 1);
+  void merge(const yaml_node_t& from, const yaml_node_t& key, const std::string& path, int depth,
+             std::set<std::string>& said) {
+    if (from.type == YAML_MAPPING_NODE) return mapping(from, path, depth + 1, said);
     const bool list = from.type == YAML_SEQUENCE_NODE;
     const auto items = list ? items_of(from) : std::span<const int>();
     const bool mappings = std::all_of(items.begin(), items.end(), [this](int item) {
       return node(item).type == YAML_MAPPING_NODE;
     });
     if (!list || !mappings) fail(key, "'<<' takes a mapping or a list of them");
-    for (auto item = items.rbegin(); item != items.rend(); ++item) {
-      mapping(node(*item), path, depth + 1);
-    }
+    for (const int item : items) mapping(node(item), path, depth + 1, said);
   }
 
   void member(const yaml_node_t& key, const yaml_node_t& value, const std::string& path,
@@ -302,6 +366,7 @@ class YamlReader {
   std::size_t mark_;                // the bytes before the text
   std::vector<std::size_t> bytes_;  // where each character begins
   yaml_document_t* document_ = nullptr;
+  std::set<const yaml_node_t*> twice_;  // keys of the document whose names stand more than once
   std::size_t count_ = 0;
   FormatText result_;
 };

@@ -93,6 +93,17 @@ TEST_SUITE("accelerate's yaml") {
     CHECK(ask(typed("MULTIGPU")).recipe == RecipeKind::ddp);
   }
 
+  TEST_CASE("what follows a mended type is added, and no version that its words are not of") {
+    const std::string words =
+        "fsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_forward_prefetch: true\n";
+    const std::string mended = fixed(typed("FSDP2", words));
+    CHECK(mended.find("distributed_type: FSDP\n") != std::string::npos);
+    CHECK(mended.find("fsdp_auto_wrap_policy") != std::string::npos);
+    CHECK(mended.find("fsdp_version") == std::string::npos);
+    CHECK(find(ask(mended), "old_sharding_strategy") == nullptr);
+    CHECK(fixed(mended) == mended);
+  }
+
   TEST_CASE("a slip of the name is mended, and nothing is added beside it") {
     const std::string slipped = kHead + kDeepspeed + "distributed_ytpe: DEEPSPEED\n" + kTail;
     CHECK(fixed(slipped) == typed("DEEPSPEED", kDeepspeed));

@@ -55,6 +55,27 @@ TEST_SUITE("NeMo AutoModel's YAML") {
     CHECK(plan.main_params_dtype == DType::fp32);
   }
 
+  TEST_CASE("a pattern of modules that is a slip matches none") {
+    const auto refused = [](const std::string& patterns) {
+      const Checked checked = ask_nemo(
+          "peft:\n  _target_: nemo_automodel.components._peft.lora.PeftConfig\n"
+          "  dim: 16\n  target_modules: " +
+          patterns + "\n");
+      const Finding* const found = find(checked, "unknown_target");
+      return found != nullptr && found->severity == Severity::error;
+    };
+    for (const std::string slip : {"[\"*_porj\"]", "\"*_porj\"", "[\"*.q_prj\", \"*v_proj\"]",
+                                   "[\"model.layers.0.*.gate_porj\"]"}) {
+      CAPTURE(slip);
+      CHECK(refused(slip));
+    }
+    for (const std::string fine : {"\"*_proj\"", "[\"*q_proj\", \"*.v_proj\"]", "[q_proj, k_proj]",
+                                   "[\"*.linear_qkv\"]", "[query_key_value]", "\"*\""}) {
+      CAPTURE(fine);
+      CHECK_FALSE(refused(fine));
+    }
+  }
+
   TEST_CASE("a block that was misspelt is an error, once") {
     for (const auto& [from, to] : {std::pair{"distributed:", "distriubted:"},
                                    {"packed_sequence:", "packed_seqeunce:"},

@@ -243,7 +243,16 @@ TEST_SUITE("axolotl's YAML") {
     rule("packing_stage", ask_axolotl("rl: dpo\n"));
     rule("batch_left_open", ask_axolotl("", "micro_batch_size: 1\n", ""));
     rule("options_exclude", ask_axolotl("batch_size: 8\n"));
+    rule("options_exclude", ask_axolotl("attn_implementation: sdpa\nflash_attention: true\n"));
+    rule("refused_value", ask_axolotl("", "adamw_torch", "adamw_tourch"));
     rule("narrow_optimizer", ask_axolotl("", "adamw_torch", "adamw_8bit"));
+    // Not refused, and not what one of them says.
+    const Checked twice = ask_axolotl("flash_attention: true\nxformers_attention: true\n");
+    REQUIRE(find(twice, "options_exclude") != nullptr);
+    CHECK(find(twice, "options_exclude")->severity == Severity::warning);
+    const Checked formats = ask_axolotl("fp16: true\n", "bf16: auto", "bf16: true");
+    REQUIRE(find(formats, "two_precisions") != nullptr);
+    CHECK(find(formats, "two_precisions")->severity == Severity::warning);
     rule("option_needs",
          ask_axolotl("activation_offloading: true\n", "gradient_checkpointing: true\n", ""));
   }

@@ -158,6 +158,29 @@ TEST_SUITE("a Trainer that no accelerate configuration tells how to shard") {
     CHECK(find(plan_of("", "accelerate launch --num_processes 16"), "replicated") == nullptr);
   }
 
+  TEST_CASE("of a field that is none, Python stops: a beginning alone is none either") {
+    for (const std::string written :
+         {"gradient_accumulation_step", "per_device_train_batch", "gradient_checkpointin"}) {
+      CAPTURE(written);
+      const Checked checked = ask_program(
+          "model = FSDP(model, auto_wrap_policy=p)\nargs = TrainingArguments(output_dir='o', " +
+          written + "=8)\n");
+      const Finding* const found = find(checked, "unknown_option");
+      REQUIRE(found != nullptr);
+      CHECK(found->severity == Severity::error);
+      CHECK(found->message.find(written) == 0);
+      CHECK(found->message.find("Python stops") != std::string::npos);
+    }
+    for (const std::string known : {"gradient_accumulation_steps=8", "packing=True", "seed=1",
+                                    "max_length=4096", "my_own_field=3"}) {
+      CAPTURE(known);
+      CHECK(find(ask_program("model = FSDP(model, auto_wrap_policy=p)\n"
+                             "args = SFTConfig(output_dir='o', " +
+                             known + ")\n"),
+                 "unknown_option") == nullptr);
+    }
+  }
+
   TEST_CASE("by a DeepSpeed configuration that only a run can tell is not judged") {
     const Checked checked = ask_program(
         "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1, "

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "planner/frameworks/check.h"
+#include "planner/frameworks/model_of_files.h"
 #include "planner/rl/rl_step.h"
 #include "tests/planner/frameworks/jobs.h"
 
@@ -86,6 +87,61 @@ TEST_SUITE("TRL's files") {
         ask({{"sft.yaml", yaml + "deepspeed: zero.json\n"},
              {"ds.json", "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 2}}"}});
     CHECK(find(other, "other_file_name") != nullptr);
+  }
+
+  TEST_CASE("of its own scripts are TRL's, whoever starts them") {
+    const std::string accelerate =
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n"
+        "  zero_stage: 3\n  zero3_init_flag: true\nmixed_precision: bf16\nnum_machines: 1\n"
+        "num_processes: 8\n";
+    const std::string arguments =
+        " --model_name_or_path Qwen/Qwen3-8B --dataset_name d --per_device_train_batch_size 2 "
+        "--gradient_accumulation_steps 8 --max_length 4096 --packing --bf16 "
+        "--attn_implementation flash_attention_2";
+    const auto files = [&](const std::string& script, const std::string& more) {
+      return std::vector<ConfigText>{{"ds3.yaml", accelerate},
+                                     {"train.sh", "accelerate launch --config_file ds3.yaml " +
+                                                      script + arguments + more + "\n"}};
+    };
+    for (const std::string script :
+         {"sft.py", "trl/scripts/sft.py", "-m trl.scripts.sft", "examples/scripts/sft.py"}) {
+      CAPTURE(script);
+      CHECK(model_id_of_files(read_job_files(files(script, ""))) == "Qwen/Qwen3-8B");
+      const Checked checked = ask(files(script, ""));
+      CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+      CHECK(checked.framework == Framework::trl);
+      CHECK(checked.plan.zero == 3);
+      CHECK(checked.plan.seq_len == 4096);
+      CHECK(checked.plan.recompute.kind == RecomputeKind::full);  // SFTConfig's default
+      const Checked slip = ask(files(script, " --max_lenght 4096"));
+      REQUIRE(find(slip, "unknown_option") != nullptr);
+      CHECK(find(slip, "unknown_option")->severity == Severity::error);
+      const Checked old = ask(files(script, " --max_seq_length 4096"));
+      REQUIRE(find(old, "unknown_option") != nullptr);
+      CHECK(find(old, "unknown_option")->severity == Severity::error);
+      CHECK(find(old, "unknown_option")->instead == "write --max_length");
+    }
+    CHECK(ask(files("dpo.py", "")).plan.micro_batch_size == 4);  // two sequences a pair
+    // A program of one's own that has none of TRL's words is a Trainer's.
+    const Checked own = ask({{"train.sh",
+                              "torchrun --nproc-per-node 8 sft.py --model_name_or_path m "
+                              "--per_device_train_batch_size 1 --bf16 --learning_rate 1e-4\n"}});
+    CHECK(own.framework != Framework::trl);
+  }
+
+  TEST_CASE("are refused with words that its classes refuse") {
+    const auto asked = [&](const std::string& more) {
+      return ask({{"train.sh", "trl sft --model_name_or_path m --dataset_name d " + more + "\n"}});
+    };
+    REQUIRE(find(asked("--use_peft --load_in_4bit --load_in_8bit"), "options_exclude") != nullptr);
+    CHECK(find(asked("--use_peft --load_in_4bit"), "options_exclude") == nullptr);
+    CHECK(find(asked("--packing --packing_strategy bdf"), "refused_value") != nullptr);
+    CHECK(find(asked("--packing --packing_strategy wrapped"), "refused_value") == nullptr);
+    CHECK(find(asked("--attn_implementation sdap"), "refused_value") != nullptr);
+    for (const std::string kernels :
+         {"sdpa", "flash_attention_4", "kernels-community/flash-attn2", "flex_attention"}) {
+      CHECK(find(asked("--attn_implementation " + kernels), "refused_value") == nullptr);
+    }
   }
 
   TEST_CASE("of pairs train dpo, whose samples are two sequences") {

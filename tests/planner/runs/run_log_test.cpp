@@ -134,16 +134,30 @@ TEST_CASE("a run's sizes are read where its log states them") {
 
 TEST_CASE("what a log last said of its sizes is held against the plan's") {
   LoggedSizes sizes;
-  CHECK(sizes.other_than(64, 4096).empty());
+  CHECK(sizes.other_than(64, 4096, 16).empty());
   sizes.read({.step = 1, .global_batch_size = 128});
-  CHECK(sizes.other_than(128, 4096).empty());
-  CHECK(sizes.other_than(64, 4096) == "a global batch of 128, and the plan has 64");
+  CHECK(sizes.other_than(128, 4096, 16).empty());
+  CHECK(sizes.other_than(64, 4096, 16) == "a global batch of 128, and the plan has 64");
   sizes.read({.step = 2, .seq_len = 8192});
-  CHECK(sizes.other_than(64, 4096) ==
+  CHECK(sizes.other_than(64, 4096, 16) ==
         "a global batch of 128, and the plan has 64; sequences of 8192 tokens, and the plan has "
         "4096");
   sizes.read({.step = 3, .global_batch_size = 64});  // a batch that grew
-  CHECK(sizes.other_than(64, 8192).empty());
+  CHECK(sizes.other_than(64, 8192, 16).empty());
+}
+
+TEST_CASE("a log of another number of GPUs is another plan's") {
+  for (const char* said :
+       {"using world size: 32, data-parallel size: 16, context-parallel size: 1, "
+        "tensor-model-parallel size: 2, pipeline-model-parallel size: 1",
+        "  world_size ...................................... 32"}) {
+    CAPTURE(said);
+    LoggedSizes sizes;
+    sizes.read(line_of(said));
+    CHECK(sizes.other_than(64, 4096, 32).empty());
+    CHECK(sizes.other_than(64, 4096, 16) == "32 GPUs, and the plan has 16");
+  }
+  CHECK_FALSE(read_log_line("  context_parallel_world_size ....... 32").has_value());
 }
 
 namespace {

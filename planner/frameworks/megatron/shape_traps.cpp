@@ -1,0 +1,143 @@
+// Shapes and batches that Megatron's arguments say in numbers that do not go together.
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/error.h"
+#include "planner/frameworks/megatron/shape_sizes.h"
+#include "planner/frameworks/megatron/trap.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+using Case = MegatronCase;
+using Trap = MegatronTrap;
+
+// Whether the model is the one that these arguments describe: no other was named to compare with.
+bool describes_model(const Case& c) {
+  return c.scene.question.model_of_files && takes_megatrons(c.part.dialect);
+}
+
+// 0: it is not said, known only when it runs, or no whole number.
+std::int64_t whole_in(const Case& c, std::string_view key) {
+  const Setting* const said = c.find(key);
+  if (said == nullptr || !said->resolved) return 0;
+  try {
+    return whole_of(said->value, 1, std::int64_t{1} << 40);
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+// --rampup-batch-size START STEP SAMPLES, up to --global-batch-size. Step 0: it is not known.
+struct Ramp {
+  std::int64_t start = 0, step = 0, end = 0;
+};
+Ramp ramp_of(const Case& c) {
+  const Setting* const said = c.find("--rampup-batch-size");
+  const std::int64_t end = whole_in(c, "--global-batch-size");
+  if (said == nullptr || !said->resolved || end == 0) return {};
+  const std::vector<std::string> values = list_of(said->value);
+  if (values.size() != 3) return {};
+  try {
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    return {whole_of(values[0], 1, kMost), whole_of(values[1], 1, kMost), end};
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+bool leaves_rest(const Case& c, std::string_view all, std::string_view parts) {
+  const std::int64_t of = whole_in(c, all), by = whole_in(c, parts);
+  return of > 0 && by > 0 && of % by != 0;
+}
+
+constexpr auto kShapeTraps = std::to_array<Trap>({
+    {"ramp_steps", error, "--rampup-batch-size",
+     [](const Case& c) {
+       const Ramp ramp = ramp_of(c);
+       return ramp.step > 0 && (ramp.start > ramp.end || (ramp.end - ramp.start) % ramp.step != 0);
+     },
+     "the batch grows from its start to --global-batch-size in whole steps; where it cannot, "
+     "Megatron stops, or since d98e8a64 lets it not grow at all",
+     "a start and a step of which --global-batch-size is start + steps x step",
+     "Megatron-LM 00caa53a, megatron/core/num_microbatches_calculator.py "
+     "(RampupBatchsizeNumMicroBatchesCalculator)",
+     "", false,
+     [](const Case& c) {
+       const Ramp ramp = ramp_of(c);
+       return fmt::format("{} to {} by {}", ramp.start, ramp.end, ramp.step);
+     }},
+    {kShapesRefused, error, "--num-attention-heads",
+     [](const Case& c) {
+       return describes_model(c) && !c.has("--kv-channels") &&
+              leaves_rest(c, "--hidden-size", "--num-attention-heads");
+     },
+     "--num-attention-heads must divide --hidden-size where --kv-channels does not say how wide a "
+     "head is",
+     "a divisor of --hidden-size, or --kv-channels beside it",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1332", "", false,
+     [](const Case& c) {
+       return fmt::format("{} over {}", c.text("--hidden-size"), c.text("--num-attention-heads"));
+     }},
+    {kShapesRefused, error, "--num-query-groups",
+     [](const Case& c) {
+       return describes_model(c) && c.has("--group-query-attention") &&
+              leaves_rest(c, "--num-attention-heads", "--num-query-groups");
+     },
+     "--num-query-groups must divide --num-attention-heads: as many queries share each key",
+     "a divisor of --num-attention-heads",
+     "Megatron-LM d98e8a64, megatron/core/transformer/attention.py:359", "", false,
+     [](const Case& c) {
+       return fmt::format("{} over {}", c.text("--num-attention-heads"),
+                          c.text("--num-query-groups"));
+     }},
+    {kShapesRefused, error, "--moe-router-topk",
+     [](const Case& c) {
+       return describes_model(c) && whole_in(c, "--num-experts") > 0 &&
+              whole_in(c, "--moe-router-topk") > whole_in(c, "--num-experts");
+     },
+     "--moe-router-topk chooses more experts for a token than --num-experts has",
+     "as many as there are, or fewer",
+     "Megatron-LM d98e8a64, megatron/core/transformer/moe/moe_utils.py (torch.topk)", "", false,
+     [](const Case& c) {
+       return fmt::format("{} of {}", c.text("--moe-router-topk"), c.text("--num-experts"));
+     }},
+});
+
+}  // namespace
+
+std::span<const MegatronTrap> megatron_shape_traps() {
+  return kShapeTraps;
+}
+
+void check_shape_sizes(const MegatronCase& c, Findings& out) {
+  if (!describes_model(c)) return;
+  for (const ShapeSize& size : kShapeSizes) {
+    const Setting* const said = c.find(size.flag);
+    if (said == nullptr || !said->resolved) continue;
+    std::int64_t number = 0;
+    try {
+      number = whole_of(said->value);
+    } catch (const Error&) {
+      continue;  // said as a refused value
+    }
+    if (number >= 1 && number <= size.most) continue;
+    out.push_back(
+        {error,
+         std::string(kShapesRefused),
+         said->place,
+         fmt::format("{} is {}, and a model has from 1 to {} of it", size.flag, number, size.most),
+         "",
+         "arithmetic: nothing is of a size below 1, or above what any model has",
+         {}});
+  }
+}
+
+}  // namespace qplan
