@@ -265,7 +265,7 @@ std::string certain_block(const std::string& name, const OptionList& list) {
   std::size_t best = most_slips(tokens_of(last)) + 1;
   bool several = false;
   for (const std::string& block : beside(list, name)) {
-    if (!has_keys(list, block)) continue;
+    if (!has_keys(list, block) || digits_of(block) != digits_of(name)) continue;
     if (last.size() >= kShortestBeginning && block.starts_with(name)) begun.push_back(block);
     const std::size_t distance = edit_distance(name, block);
     several = distance == best ? true : several && distance > best;

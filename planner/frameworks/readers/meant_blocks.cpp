@@ -69,7 +69,7 @@ class BlockNames {
     const auto known = meant_.find(written);
     if (known != meant_.end()) return known->second;
     std::string meant = certain_block(written, list_);
-    if (has_block(meant)) meant.clear();
+    if (has_block(meant) || is_taken(meant)) meant.clear();
     meant_.emplace(written, meant);
     if (meant.empty()) return meant;
     const Span name = name_of_block(text_, first, last_part(written));
@@ -83,6 +83,12 @@ class BlockNames {
 
   [[nodiscard]] bool has_block(const std::string& name) const {
     return !name.empty() && (settings_.has(name) || settings_.has_section(name + "."));
+  }
+
+  // Of two slips of one block either may be it.
+  [[nodiscard]] bool is_taken(const std::string& name) const {
+    return std::any_of(found_.begin(), found_.end(),
+                       [&](const MeantBlock& block) { return block.meant == name; });
   }
 
   const Settings& settings_;

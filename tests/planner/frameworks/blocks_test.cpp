@@ -124,6 +124,11 @@ TEST_SUITE("blocks of keys") {
                                          "  \"bf16\""));
     CHECK(both.plan.zero == 3);
     CHECK(both.count(Severity::error) == 1);
+    // Digits are no slips: a block that was put aside.
+    const Checked aside =
+        ask("ds_config.json", with_words(kDeepspeed, "zero_optimization", "zero_optimization2"));
+    CHECK(aside.plan.zero == 0);
+    CHECK(aside.count(Severity::error) == 1);
   }
 
   TEST_CASE("DeepSpeed refuses a key that stands twice, and of two blocks the last one counts") {
