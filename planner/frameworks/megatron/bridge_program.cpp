@@ -1,0 +1,159 @@
+#include "planner/frameworks/megatron/bridge_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "models/ascii.h"
+#include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/bridge_modules.h"
+#include "planner/frameworks/option.h"
+
+namespace qplan {
+namespace {
+
+const KnownOption* known_recipe(const PythonCall& call) {
+  return known_options("bridge_recipes").find(last_name(call.callee));
+}
+
+// Sections that a plan's words stand in.
+constexpr std::array<std::string_view, 7> kSections{
+    "model", "train", "dataset", "ddp", "optimizer", "comm_overlap", "mixed_precision"};
+
+class ProgramReader {
+ public:
+  explicit ProgramReader(const PythonText& text) : text_(text) {}
+
+  BridgeProgram read() {
+    take_recipe();
+    for (const PythonCall& call : text_.calls) {
+      if (last_name(call.callee) != "ConfigContainer") continue;
+      for (const PythonArgument& section : call.arguments) {
+        if (!section.name.empty()) set(section.name, section);
+      }
+    }
+    for (const PythonAssignment& assignment : text_.assignments) {
+      const std::size_t dot = assignment.target.find('.');
+      if (dot != std::string::npos) set(assignment.target.substr(dot + 1), assignment.value);
+    }
+    return std::move(program_);
+  }
+
+ private:
+  void take_recipe() {
+    std::vector<const PythonCall*> recipes;
+    std::set<std::string> names;
+    bool built = false;
+    for (const PythonCall& call : text_.calls) {
+      built = built || last_name(call.callee) == "ConfigContainer";
+      if (!call.judged || known_recipe(call) == nullptr) continue;
+      if (names.insert(last_name(call.callee)).second) recipes.push_back(&call);
+    }
+    if (recipes.empty()) {
+      if (!built) {
+        open(
+            "what the configuration holds before this program sets more: it comes from "
+            "elsewhere");
+      }
+    } else if (recipes.size() > 1) {
+      open(
+          fmt::format("what a recipe sets by itself: {} and {} are called, and only a run can "
+                      "tell which counts",
+                      last_name(recipes[0]->callee), last_name(recipes[1]->callee)));
+    } else if (known_recipe(*recipes.front())->otherwise.empty()) {
+      open(fmt::format("what {} sets by itself", last_name(recipes.front()->callee)));
+    } else {
+      start_from(*recipes.front());
+    }
+  }
+
+  // Its own values, and those that its call says.
+  void start_from(const PythonCall& recipe) {
+    std::string program = "cfg.";
+    for (const char c : known_recipe(recipe)->otherwise) {
+      if (c == ' ' && program.ends_with(';')) {
+        program.back() = '\n';
+        program += "cfg.";
+      } else {
+        program += c;
+      }
+    }
+    for (PythonAssignment& own : read_python(program, recipe.place.file).assignments) {
+      own.value.place = recipe.place;
+      own.value.span = own.value.name_span = {};
+      program_.fields.push_back({own.target.substr(own.target.find('.') + 1), own.value});
+    }
+    for (const PythonArgument* const argument : refused_arguments(recipe)) {
+      for (const std::string& field : bridge_fields_called(argument->name)) {
+        set(field, *argument);
+      }
+    }
+  }
+
+  void open(std::string what) { program_.open.push_back("nothing of " + std::move(what)); }
+
+  // A section that is set whole has what its class is given, and nothing of before.
+  void set(const std::string& field, const PythonArgument& value) {
+    const bool section = std::find(kSections.begin(), kSections.end(), field) != kSections.end();
+    if (section) {
+      std::erase_if(program_.fields, [&](const PythonAssignment& known) {
+        return known.target.starts_with(field + ".");
+      });
+    }
+    std::erase_if(program_.fields,
+                  [&](const PythonAssignment& known) { return known.target == field; });
+    program_.fields.push_back({field, value});
+    if (!section || field == "mixed_precision") return read_keywords(field, value);
+    const PythonCall* const made = call_of(value);
+    const std::string maker = made == nullptr ? "" : last_name(made->callee);
+    const bool constructor = !maker.empty() && maker[0] >= 'A' && maker[0] <= 'Z';
+    // AutoBridge's models, and the optimizers that recipes make, leave the plan as it is.
+    const bool known = constructor || maker.starts_with("distributed_fused_adam") ||
+                       value.text.find("AutoBridge") != std::string::npos ||
+                       (value.resolved && value.value.is_null());
+    if (!known) open(fmt::format("what cfg.{} holds, which {} makes", field, value.text));
+    read_keywords(field, value);
+  }
+
+  void read_keywords(const std::string& field, const PythonArgument& value) {
+    const PythonCall* const made = call_of(value);
+    if (made == nullptr || field.find('.') != std::string::npos) return;
+    for (const PythonArgument& keyword : made->arguments) {
+      if (!keyword.name.empty()) set(field + "." + keyword.name, keyword);
+    }
+  }
+
+  [[nodiscard]] const PythonCall* call_of(const PythonArgument& value) const {
+    const auto found =
+        std::find_if(text_.calls.begin(), text_.calls.end(), [&](const PythonCall& call) {
+          return value.span.end > value.span.begin && call.name_span.begin == value.span.begin;
+        });
+    return found == text_.calls.end() ? nullptr : &*found;
+  }
+
+  const PythonText& text_;
+  BridgeProgram program_;
+};
+
+}  // namespace
+
+BridgeProgram bridge_program(const PythonText& text) {
+  return ProgramReader(text).read();
+}
+
+std::vector<const PythonArgument*> refused_arguments(const PythonCall& recipe) {
+  std::vector<const PythonArgument*> refused;
+  const KnownOption* const known = known_recipe(recipe);
+  if (known == nullptr) return refused;
+  for (const PythonArgument& argument : recipe.arguments) {
+    const bool takes = std::find(known->choices.begin(), known->choices.end(), argument.name) !=
+                       known->choices.end();
+    if (!argument.name.empty() && !takes) refused.push_back(&argument);
+  }
+  return refused;
+}
+
+}  // namespace qplan

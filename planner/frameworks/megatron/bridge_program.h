@@ -1,0 +1,27 @@
+#pragma once
+// A Megatron-Bridge program put together without running it: what its recipe sets by itself
+// (options/bridge_recipes.tsv), and on top of that what the program sets.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/frameworks/readers/formats.h"
+
+namespace qplan {
+
+struct BridgeProgram {
+  // The last value of each field, in the order they are set: "model.x", "mixed_precision".
+  std::vector<PythonAssignment> fields;
+  std::vector<std::string> open;  // what sets more that is not known, in sentences
+};
+BridgeProgram bridge_program(const PythonText& text);
+
+// What a recipe sets to a value that only its own code could tell.
+inline constexpr std::string_view kByRecipe = "by_the_recipe";
+
+// Arguments of a recipe's function that it does not take. Earlier releases took a plan's words so,
+// and they are read as if it did.
+std::vector<const PythonArgument*> refused_arguments(const PythonCall& recipe);
+
+}  // namespace qplan
