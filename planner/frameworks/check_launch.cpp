@@ -98,10 +98,12 @@ std::optional<std::int64_t> nodes_of_slurm(const Scene& scene, const Launch& lau
 void check_allocation(const Scene& scene, const Launch& launch, Findings& out) {
   const auto given = nodes_of_slurm(scene, launch);
   if (!given || !launch.world() || launch.starts_shell) return;
-  if (launch.program != "torchrun" && launch.program != "accelerate") return;
-  const std::int64_t nodes = launch.nodes.value_or(1);  // of both where nobody says
+  const bool torch = launch.program == "torchrun";
+  // accelerate's yaml may say them, too.
+  if (!torch && (launch.program != "accelerate" || !launch.nodes)) return;
+  const std::int64_t nodes = launch.nodes.value_or(1);  // where nobody says
   if (nodes == *given) return;
-  const std::string_view option = launch.program == "torchrun" ? "--nnodes" : "--num_machines";
+  const std::string_view option = torch ? "--nnodes" : "--num_machines";
   const bool waits = nodes > *given;
   out.push_back({waits ? error : warning, "allocated_nodes",
                  launch.nodes_said ? launch.nodes_said->place : launch.place,

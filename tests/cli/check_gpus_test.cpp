@@ -59,6 +59,8 @@ TEST_CASE("launchers say how many GPUs a job has, each in its own way") {
            {"#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=8\nsrun" + python, 16},
            {"#SBATCH --ntasks=16\nsrun" + python, 16},
            {"srun -n 16" + python, 16},
+           {"srun -N2 -n16" + python, 16},
+           {"#SBATCH -N3\ntorchrun --nproc_per_node 8 --nnodes $SLURM_NNODES" + train, 24},
            {"mpirun -np 16" + python, 16},
            {"mpiexec -n 16" + python, 16},
            {"mpirun -np 2 torchrun --nnodes 2 --nproc_per_node 8" + train, 16},

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "planner/frameworks/readers/arguments.h"
 #include "planner/frameworks/readers/recognise.h"
@@ -40,6 +41,22 @@ bool is_script(std::span<const ShellWord> words, std::size_t i) {
   const bool module = before == "-m" || before == "--module";
   return text.ends_with(".py") || text.ends_with(".sh") ||
          (module && text.find('.') != std::string::npos && launcher_of_module(text).empty());
+}
+
+// "-N4" of Slurm's is "-N 4".
+std::vector<ShellWord> with_values_apart(std::span<const ShellWord> words) {
+  std::vector<ShellWord> apart;
+  for (const ShellWord& word : words) {
+    const bool short_name = word.text.starts_with("-N") || word.text.starts_with("-n");
+    const bool joined = short_name && word.text.size() > 2 && is_digit(word.text[2]);
+    apart.push_back(word);
+    if (!joined) continue;
+    apart.back().text.resize(2);
+    apart.push_back(word);
+    apart.back().text.erase(0, 2);
+    apart.back().span.begin += word.span.end > 0 ? 2 : 0;
+  }
+  return apart;
 }
 
 // The first of these keys that is there; null: none is.
@@ -195,10 +212,10 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
     shell.reset();
   }
   if (script >= words.size()) return {};
-  const Settings batch = read_arguments(directives, {});
+  const Settings batch = read_arguments(with_values_apart(directives), {});
   if (const std::size_t inner = shell ? 0 : inner_launcher(words, script)) {
     auto started = read_launch(command, at + inner, directives);
-    const Settings outer = read_arguments(words.subspan(1, inner - 1), {});
+    const Settings outer = read_arguments(with_values_apart(words.subspan(1, inner - 1)), {});
     const Setting* const nodes = first_said(outer, {"-N", "--nodes"});
     if (started && nodes != nullptr) started->launch.allocated = number_said(nodes);
     return started;
@@ -214,7 +231,9 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
   read.launch.script = words[script].text;
   read.launch.starts_shell = shell || read.launch.script.ends_with(".sh");
   read.launch.script_place = words[script].place;
-  read.launch.options = read_arguments(words.subspan(1, script - 1), {});
+  const auto options = words.subspan(1, script - 1);
+  read.launch.options = is_of_batch(program) ? read_arguments(with_values_apart(options), {})
+                                             : read_arguments(options, {});
   read.launch.allocated = number_said(first_said(batch, {"--nodes", "-N"}));
   set_world(read.launch, batch);
   return read;

@@ -231,7 +231,10 @@ void ScriptReader::remark() {
     script_.directives.push_back(sources_.word(word));
     const auto equals =
         std::find_if(word.begin(), word.end(), [](const ShellLetter& l) { return l.c == '='; });
-    if (equals != word.end()) {
+    const bool joined = word.size() > 2 && word[0].c == '-' && word[1].c != '-';  // "-N4"
+    if (joined) {
+      set_of_batch({word.begin(), word.begin() + 2}, {word.begin() + 2, word.end()});
+    } else if (equals != word.end()) {
       set_of_batch({word.begin(), equals}, {std::next(equals), word.end()});
     } else {
       set_of_batch(option, word);

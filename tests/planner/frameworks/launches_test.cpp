@@ -70,6 +70,10 @@ TEST_SUITE("launches") {
       CHECK(find(ask(start, 24), "allocated_nodes") == nullptr);
       CHECK(find(ask(start, 24), "launched_world") == nullptr);
     }
+    const std::string accelerate = "srun accelerate launch --num_processes 16 ";
+    CHECK(find(ask(accelerate + "--num_machines 2", 16), "allocated_nodes") != nullptr);
+    CHECK(find(ask(accelerate + "--num_machines $N", 16), "allocated_nodes") == nullptr);
+    CHECK(find(ask(accelerate + "--config_file x.yaml", 16), "allocated_nodes") == nullptr);
     // Some of the nodes, by srun's own word.
     CHECK(find(ask("srun -N 2 torchrun --nproc_per_node 8 --nnodes 2", 16), "allocated_nodes") ==
           nullptr);
