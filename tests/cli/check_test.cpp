@@ -147,9 +147,9 @@ TEST_CASE("configurations that a script names are read beside it, or said to be 
   CHECK_FALSE(found.says("config_missing"));
   CHECK(found.json()["framework"] == "deepspeed");
   CHECK(found.json()["this_job"]["plan"]["zero"] == 3);
-  // The job's GPUs are those that srun starts on.
+  // The job's GPUs are those that the launcher in srun's shell starts on.
   CHECK_FALSE(found.says("launched_world"));
-  CHECK(run(line + "32").says("srun starts 2 x 8 = 16 processes, not the job's 32"));
+  CHECK(run(line + "32").says("deepspeed starts 2 x 8 = 16 processes, not the job's 32"));
 }
 
 TEST_CASE("a job that does not fit is an error") {

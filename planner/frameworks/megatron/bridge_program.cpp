@@ -23,6 +23,10 @@ const KnownOption* known_recipe(const PythonCall& call) {
 constexpr std::array<std::string_view, 7> kSections{
     "model", "train", "dataset", "ddp", "optimizer", "comm_overlap", "mixed_precision"};
 
+bool is_section(std::string_view field) {
+  return std::find(kSections.begin(), kSections.end(), field) != kSections.end();
+}
+
 class ProgramReader {
  public:
   explicit ProgramReader(const PythonText& text) : text_(text) {}
@@ -36,9 +40,9 @@ class ProgramReader {
       }
     }
     for (const PythonAssignment& assignment : text_.assignments) {
-      const std::size_t dot = assignment.target.find('.');
-      if (dot != std::string::npos) set(assignment.target.substr(dot + 1), assignment.value);
+      set_target(assignment.target, assignment.value);
     }
+    for (const PythonCall& call : text_.calls) read_setattr(call);
     return std::move(program_);
   }
 
@@ -93,11 +97,34 @@ class ProgramReader {
     }
   }
 
+  // "cfg.model.x"; of "m.x", where m is handed over from elsewhere, only a run can tell.
+  void set_target(const std::string& target, const PythonArgument& value) {
+    const std::size_t dot = target.find('.');
+    if (dot == std::string::npos) return;
+    const std::string field = target.substr(dot + 1);
+    const bool of_section = field.find('.') != std::string::npos || is_section(field);
+    if (!of_section && !bridge_fields_called(field).empty()) {
+      return open(fmt::format("what {} = {} says: {} is not seen to be a part of the configuration",
+                              target, value.text, target.substr(0, dot)));
+    }
+    set(field, value);
+  }
+
+  // setattr(cfg.model, "x", 2)
+  void read_setattr(const PythonCall& call) {
+    if (call.callee != "setattr" || call.arguments.size() != 3) return;
+    const PythonArgument &holder = call.arguments[0], &name = call.arguments[1];
+    if (!name.resolved || !name.value.is_string()) {
+      return open(fmt::format("what setattr() sets of {}", holder.text));
+    }
+    set_target(holder.text + "." + name.value.get<std::string>(), call.arguments[2]);
+  }
+
   void open(std::string what) { program_.open.push_back("nothing of " + std::move(what)); }
 
   // A section that is set whole has what its class is given, and nothing of before.
   void set(const std::string& field, const PythonArgument& value) {
-    const bool section = std::find(kSections.begin(), kSections.end(), field) != kSections.end();
+    const bool section = is_section(field);
     if (section) {
       std::erase_if(program_.fields, [&](const PythonAssignment& known) {
         return known.target.starts_with(field + ".");

@@ -98,6 +98,8 @@ TEST_SUITE("Megatron-Bridge's programs") {
         "m = cfg.model\nm.tensor_model_parallel_size = 4\nm.pipeline_model_parallel_size = 2\n",
         "TP, PP = 4, 2\ncfg.model.tensor_model_parallel_size = TP\n"
         "cfg.model.pipeline_model_parallel_size = PP\n",
+        "setattr(cfg.model, \"tensor_model_parallel_size\", 4)\n"
+        "setattr(cfg.model, \"pipeline_model_parallel_size\", 2)\n",
         "PP = 2\nTP = 2 * PP\nm = cfg.model\nm.tensor_model_parallel_size = TP\n"
         "m.pipeline_model_parallel_size = PP\n",
     };
@@ -162,6 +164,11 @@ TEST_SUITE("Megatron-Bridge's programs") {
     CHECK(assumes(two, "only a run can tell which counts"));
     const Checked made = ask_set("cfg.ddp = make_ddp()\n");
     CHECK(assumes(made, "what cfg.ddp holds, which make_ddp() makes"));
+    const Checked handed =
+        ask_set("def split(m):\n    m.tensor_model_parallel_size = 2\n\nsplit(cfg.model)\n");
+    CHECK(assumes(handed, "m is not seen to be a part of the configuration"));
+    const Checked looped = ask_set("for k, v in words.items():\n    setattr(cfg.model, k, v)\n");
+    CHECK(assumes(looped, "what setattr() sets of cfg.model"));
     // One that is written out says all of it.
     const Checked built = ask_program(
         "from megatron.bridge.training.config import ConfigContainer\n"
