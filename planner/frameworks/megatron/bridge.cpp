@@ -220,6 +220,25 @@ std::string field_of_flag(const std::string& flag) {
   return "";
 }
 
+// What may be set elsewhere, and decides whether a plan can run at all.
+void add_open(const BridgeProgram& program, Settings& settings) {
+  constexpr std::array<std::string_view, 8> kDecisive{
+      "--tensor-model-parallel-size", "--sequence-parallel", "--pipeline-model-parallel-size",
+      "--context-parallel-size",      "--micro-batch-size",  "--expert-model-parallel-size",
+      "--use-distributed-optimizer",  "--global-batch-size"};
+  if (program.fields.empty()) return;
+  const Place file{program.fields.front().value.place.file, 0};
+  for (const Name& name : kNames) {
+    const bool open = program.open_sections.contains(name.target.substr(0, name.target.find('.')));
+    const bool decides =
+        std::find(kDecisive.begin(), kDecisive.end(), name.flag) != kDecisive.end();
+    const bool said = std::any_of(program.fields.begin(), program.fields.end(),
+                                  [&](const auto& field) { return field.target == name.target; });
+    if (!open || !decides || said) continue;
+    settings.add({std::string(name.flag), std::string(kElsewhere), file, {}, {}, false});
+  }
+}
+
 // A sentence whose flags are spelled by a function, which may take of what stands behind them.
 template <class Spell>
 std::string respelled(std::string rest, const Spell& spell) {
@@ -287,67 +306,6 @@ constexpr auto kRecipes = std::to_array<BridgeRecipe>({
     {"qwen3.5-9b", "qwen35_text_9b_pretrain_config"},
 });
 
-constexpr auto kBridgeLimits = std::to_array<Limit>({
-    {"bridge_recipe", [](const Subject& s) { return bridge_recipe(s.model.name) == nullptr; },
-     [](const Subject& s) {
-       return fmt::format("Megatron-Bridge has no recipe of {} that qplan knows; use megatron",
-                          s.model.name);
-     },
-     Asks::model},
-    {"bridge_muon",
-     [](const Subject& s) { return s.plan.optimizer == OptimizerKind::muon && s.plan.zero > 0; },
-     [](const Subject&) {
-       return std::string(
-           "Megatron-Bridge deals Muon's matrices out by another name (dist_muon) and without its "
-           "distributed optimizer, which qplan does not write; use zero 0, or megatron");
-     }},
-    {"bridge_attention",
-     [](const Subject& s) { return s.plan.attention_backend != AttentionBackend::automatic; },
-     [](const Subject&) {
-       return std::string(
-           "qplan writes no choice of attention for Megatron-Bridge; leave attention_backend out, "
-           "or use megatron");
-     }},
-    // Bars in its recipes' pattern say where stages begin; without them they are alike.
-    {"bridge_hybrid_stages",
-     [](const Subject& s) {
-       return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
-     },
-     [](const Subject&) {
-       return std::string(
-           "qplan writes stages of one length for Megatron-Bridge's models with Mamba-2 layers, "
-           "and no virtual ones; use megatron, or vpp 1 without pipeline_layout");
-     }},
-    // Its first stage injects what the tower taps into the first of its layers.
-    {"bridge_deepstack",
-     [](const Subject& s) {
-       if (!s.model.vision || s.plan.pp == 1) return false;
-       const auto& layout = s.plan.pipeline_layout;
-       const std::int64_t first =
-           layout.empty() ? s.model.num_layers / (s.plan.pp * s.plan.vpp) : layout.front();
-       return std::ssize(s.model.vision->deepstack_layers) > first;
-     },
-     [](const Subject& s) {
-       return fmt::format(
-           "Megatron-Bridge's Qwen3-VL adds {} taps of the tower to layers of the first stage, "
-           "which must hold as many; use a smaller pp x vpp, or a pipeline_layout",
-           s.model.vision->deepstack_layers.size());
-     }},
-    {"bridge_gradients", [](const Subject& s) { return s.plan.grad_dtype == DType::fp16; },
-     [](const Subject&) {
-       return std::string("qplan writes fp32 and bf16 gradients for Megatron-Bridge, not fp16");
-     }},
-    // Of a module that CanonicalLoRA adapts in part it calls the adapters that are not there
-    // (LoRALinearSplitQKV.forward in peft/canonical_lora.py).
-    {"bridge_adapters_in_part",
-     [](const Subject& s) { return !bridge_says_targets(s.model, s.plan.lora()); },
-     [](const Subject&) {
-       return std::string(
-           "Megatron-Bridge adapts q, k and v together or none of them, so gate and up, and so an "
-           "MLP's two layers in all experts; use lora_targets with all of these, or all-linear");
-     }},
-});
-
 }  // namespace
 
 const BridgeRecipe* bridge_recipe(std::string_view model) {
@@ -397,15 +355,16 @@ std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
 std::vector<std::string> bridge_fields_called(std::string_view name) {
   if (name == "seq_length") return {kLengths.begin(), kLengths.end()};
   for (const Name& known : kNames) {
-    if (known.target.substr(known.target.rfind('.') + 1) == name)
-      return {std::string(known.target)};
+    const std::string_view field = known.target.substr(known.target.rfind('.') + 1);
+    if (field == name) return {std::string(known.target)};
   }
   return {};
 }
 
 Settings bridge_settings(const PythonText& text) {
   Settings settings;
-  const std::vector<PythonAssignment> fields = bridge_program(text).fields;
+  const BridgeProgram program = bridge_program(text);
+  const std::vector<PythonAssignment>& fields = program.fields;
   for (const PythonAssignment& assignment : with_overlaps(fields)) {
     const PythonArgument& value = assignment.value;
     const auto add = [&](std::string_view flag, Json flag_value) {
@@ -453,6 +412,7 @@ Settings bridge_settings(const PythonText& text) {
       }
     }
   }
+  add_open(program, settings);
   add_adapter_settings(text, settings);
   return settings;
 }
@@ -485,10 +445,6 @@ bool merges_overrides(std::string_view program) {
   return program.find("process_config_with_overrides") != std::string_view::npos ||
          program.find("parse_hydra_overrides") != std::string_view::npos ||
          program.find("OmegaConf.merge") != std::string_view::npos;
-}
-
-std::span<const Limit> bridge_limits() {
-  return kBridgeLimits;
 }
 
 }  // namespace qplan

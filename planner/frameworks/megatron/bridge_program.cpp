@@ -32,6 +32,7 @@ class ProgramReader {
   explicit ProgramReader(const PythonText& text) : text_(text) {}
 
   BridgeProgram read() {
+    find_holders();
     take_recipe();
     for (const PythonCall& call : text_.calls) {
       if (last_name(call.callee) != "ConfigContainer") continue;
@@ -47,6 +48,32 @@ class ProgramReader {
   }
 
  private:
+  // "ddp" of "ConfigContainer(ddp=ddp_config)" and "cfg.ddp = ddp_config", by the variable.
+  void find_holders() {
+    const auto hold = [&](std::string_view section, const PythonArgument& value) {
+      if (is_section(section) && made_of(value) != nullptr) holders_.insert(value.text);
+    };
+    for (const PythonCall& call : text_.calls) {
+      if (last_name(call.callee) != "ConfigContainer") continue;
+      for (const PythonArgument& section : call.arguments) hold(section.name, section);
+    }
+    for (const PythonAssignment& assignment : text_.assignments) {
+      const std::size_t dot = assignment.target.find('.');
+      if (dot != std::string::npos) hold(assignment.target.substr(dot + 1), assignment.value);
+    }
+  }
+
+  // What a variable was set to; null: the value is none, or it is not seen to be set.
+  [[nodiscard]] const PythonArgument* made_of(const PythonArgument& value) const {
+    if (value.resolved || !std::all_of(value.text.begin(), value.text.end(), is_name)) {
+      return nullptr;
+    }
+    const auto found =
+        std::find_if(text_.assignments.rbegin(), text_.assignments.rend(),
+                     [&](const PythonAssignment& a) { return a.target == value.text; });
+    return found == text_.assignments.rend() ? nullptr : &found->value;
+  }
+
   void take_recipe() {
     std::vector<const PythonCall*> recipes;
     std::set<std::string> names;
@@ -58,17 +85,17 @@ class ProgramReader {
     }
     if (recipes.empty()) {
       if (!built) {
-        open(
+        open_all(
             "what the configuration holds before this program sets more: it comes from "
             "elsewhere");
       }
     } else if (recipes.size() > 1) {
-      open(
+      open_all(
           fmt::format("what a recipe sets by itself: {} and {} are called, and only a run can "
                       "tell which counts",
                       last_name(recipes[0]->callee), last_name(recipes[1]->callee)));
     } else if (known_recipe(*recipes.front())->otherwise.empty()) {
-      open(fmt::format("what {} sets by itself", last_name(recipes.front()->callee)));
+      open_all(fmt::format("what {} sets by itself", last_name(recipes.front()->callee)));
     } else {
       start_from(*recipes.front());
     }
@@ -101,6 +128,7 @@ class ProgramReader {
   void set_target(const std::string& target, const PythonArgument& value) {
     const std::size_t dot = target.find('.');
     if (dot == std::string::npos) return;
+    if (holders_.contains(target.substr(0, dot))) return;  // read where the section is set
     const std::string field = target.substr(dot + 1);
     const bool of_section = field.find('.') != std::string::npos || is_section(field);
     if (!of_section && !bridge_fields_called(field).empty()) {
@@ -120,6 +148,11 @@ class ProgramReader {
     set_target(holder.text + "." + name.value.get<std::string>(), call.arguments[2]);
   }
 
+  void open_all(std::string what) {
+    open(std::move(what));
+    program_.open_sections.insert(kSections.begin(), kSections.end());
+  }
+
   void open(std::string what) { program_.open.push_back("nothing of " + std::move(what)); }
 
   // A section that is set whole has what its class is given, and nothing of before.
@@ -134,15 +167,30 @@ class ProgramReader {
                   [&](const PythonAssignment& known) { return known.target == field; });
     program_.fields.push_back({field, value});
     if (!section || field == "mixed_precision") return read_keywords(field, value);
+    const PythonArgument* const variable = made_of(value);
+    const PythonArgument& maker = variable == nullptr ? value : *variable;
+    if (is_known_maker(maker)) {
+      program_.open_sections.erase(field);
+    } else {
+      open(fmt::format("what cfg.{} holds, which {} makes", field, maker.text));
+      program_.open_sections.insert(field);
+    }
+    read_keywords(field, maker);
+    for (const PythonAssignment& more : text_.assignments) {
+      if (variable == nullptr || !more.target.starts_with(value.text + ".")) continue;
+      set(field + more.target.substr(value.text.size()), more.value);
+    }
+  }
+
+  // A class that is given all it holds. AutoBridge's models, and the optimizers that recipes make,
+  // leave the plan as it is.
+  [[nodiscard]] bool is_known_maker(const PythonArgument& value) const {
     const PythonCall* const made = call_of(value);
     const std::string maker = made == nullptr ? "" : last_name(made->callee);
     const bool constructor = !maker.empty() && maker[0] >= 'A' && maker[0] <= 'Z';
-    // AutoBridge's models, and the optimizers that recipes make, leave the plan as it is.
-    const bool known = constructor || maker.starts_with("distributed_fused_adam") ||
-                       value.text.find("AutoBridge") != std::string::npos ||
-                       (value.resolved && value.value.is_null());
-    if (!known) open(fmt::format("what cfg.{} holds, which {} makes", field, value.text));
-    read_keywords(field, value);
+    return constructor || maker.starts_with("distributed_fused_adam") ||
+           value.text.find("AutoBridge") != std::string::npos ||
+           (value.resolved && value.value.is_null());
   }
 
   void read_keywords(const std::string& field, const PythonArgument& value) {
@@ -163,6 +211,7 @@ class ProgramReader {
 
   const PythonText& text_;
   BridgeProgram program_;
+  std::set<std::string, std::less<>> holders_;  // variables that are a section
 };
 
 }  // namespace

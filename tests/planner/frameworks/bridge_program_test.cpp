@@ -169,6 +169,28 @@ TEST_SUITE("Megatron-Bridge's programs") {
     CHECK(assumes(handed, "m is not seen to be a part of the configuration"));
     const Checked looped = ask_set("for k, v in words.items():\n    setattr(cfg.model, k, v)\n");
     CHECK(assumes(looped, "what setattr() sets of cfg.model"));
+    // No error hangs on it: with the distributed optimizer these states are right.
+    const Checked states = ask_program(
+        "def narrow(cfg):\n    cfg.optimizer.use_precision_aware_optimizer = True\n"
+        "    cfg.optimizer.exp_avg_dtype = torch.bfloat16\n");
+    CHECK_MESSAGE(!states.has(Severity::error), findings_text(states));
+    const Checked plain = ask_set(
+        "from megatron.core.distributed import DistributedDataParallelConfig\n"
+        "cfg.ddp = DistributedDataParallelConfig()\n"
+        "cfg.optimizer.use_precision_aware_optimizer = True\n"
+        "cfg.optimizer.exp_avg_dtype = torch.bfloat16\n");
+    CHECK(plain.has(Severity::error));
+    // Sections in variables of their own.
+    const Checked parts = ask_program(
+        "from megatron.bridge.training.config import ConfigContainer\n"
+        "model_cfg = LlamaModelProvider(tensor_model_parallel_size=2)\n"
+        "model_cfg.pipeline_model_parallel_size = 2\n"
+        "ddp_cfg = DistributedDataParallelConfig(use_distributed_optimizer=True)\n"
+        "cfg = ConfigContainer(model=model_cfg, ddp=ddp_cfg)\n");
+    CHECK(parts.plan.tp == 2);
+    CHECK(parts.plan.pp == 2);
+    CHECK(parts.plan.zero == 1);
+    CHECK_FALSE(parts.takes_less);
     // One that is written out says all of it.
     const Checked built = ask_program(
         "from megatron.bridge.training.config import ConfigContainer\n"
