@@ -158,13 +158,14 @@ class UncountedJudge {
   std::map<std::int64_t, World> worlds_;
 };
 
-// Throws Error where nothing is wrong that does not ask for the number of GPUs.
+// Throws Error where it is one of many jobs and nothing else is wrong with it.
 FoundInFiles judge_uncounted(const CheckWords& question, std::vector<ConfigText> files) {
   FoundInFiles found;
   UncountedJudge judge(question);
   found.fixed = fix(files, std::ref(judge));
   found.checked = found.fixed.before;
-  if (!found.checked.has(Severity::error) && !found.checked.has(Severity::warning)) {
+  const bool of_many = question.each && question.skip_unknown;
+  if (of_many && !found.checked.has(Severity::error) && !found.checked.has(Severity::warning)) {
     throw Error(kGpusMissing);
   }
   found.files = std::move(files);

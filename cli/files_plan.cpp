@@ -36,6 +36,15 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
 
 namespace {
 
+// Nothing: it is no count, which the checks say.
+std::optional<std::int64_t> count_of(const Setting& setting) {
+  try {
+    return degree_of(setting.value);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 // Two keys that say nodes and the GPUs of each. Nothing: they are not said, or only a run can tell.
 std::optional<std::int64_t> product_of(const Settings& settings, std::string_view nodes,
                                        std::string_view each, std::int64_t usual_nodes = 0) {
@@ -64,16 +73,26 @@ std::optional<std::int64_t> gpus_of_step(const ConfigPart& part) {
   return engines ? std::optional(*trainer + *engines) : std::nullopt;
 }
 
+// What accelerate counts, of all nodes together: its yaml's, or an argument that TRL hands to it.
+std::optional<std::int64_t> processes_of(const ConfigPart& part) {
+  const bool yaml = part.dialect == Dialect::accelerate && !part.derived;
+  if (!yaml && part.dialect != Dialect::trl) return std::nullopt;
+  const Setting* const said = part.settings.find(yaml ? "num_processes" : "--num_processes");
+  return said != nullptr && said->resolved ? count_of(*said) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files) {
   const JobFiles job = read_job_files(files);
-  for (const Launch& launch : job.launches) {
-    if (launch.nodes && launch.gpus_per_node) return *launch.nodes * *launch.gpus_per_node;
-  }
+  if (const auto gpus = world_of(job.launches, false)) return gpus;
   for (const ConfigPart& part : job.parts) {
     if (const auto gpus = gpus_of_step(part)) return gpus;
   }
+  for (const ConfigPart& part : job.parts) {
+    if (const auto gpus = processes_of(part)) return gpus;
+  }
+  if (const auto gpus = world_of(job.launches, true)) return gpus;
   return job.host_slots;
 }
 

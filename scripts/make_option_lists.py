@@ -29,7 +29,8 @@ that it is never null. Sources, each named by an argument:
                          and the names of blocks that its examples have
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
-  --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
+  --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions, what they
+                         set of a plan (bridge_recipe_values.py) and which arguments they take
 """
 import argparse
 import ast
@@ -37,6 +38,8 @@ import collections
 import json
 import pathlib
 import re
+
+import bridge_recipe_values
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "planner" / "frameworks" / "options"
 # Types that a framework's parser names itself.
@@ -312,10 +315,16 @@ def bridge_recipe_rows(folder):
             elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith((".", "megatron")) or \
                     isinstance(node, ast.ImportFrom) and node.level > 0:
                 names.update(alias.asname or alias.name for alias in node.names)
+    # Those that set the same stand in one row: as its default what they set, as choices what they take.
+    values = bridge_recipe_values.recipe_values(folder)
+    rows = collections.defaultdict(set)
     for name in names:
         if name.endswith("_config") and not name.startswith("_") and \
                 any(part in name for part in ("_pretrain_", "_sft_", "_peft_")):
-            yield name, "0", "", "", ""
+            said, parameters = values.get(name, ("", []))
+            rows[said, ",".join(parameters)].add(name)
+    for (said, parameters), same in rows.items():
+        yield " ".join(sorted(same)), "0", "", said, parameters
 
 
 def bridge_field_rows(bridge, megatron):

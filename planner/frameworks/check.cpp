@@ -11,6 +11,7 @@
 #include "planner/frameworks/check_rules.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/job_framework.h"
+#include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/read_plan.h"
@@ -57,6 +58,18 @@ bool leaves_type_open(const JobFiles& job) {
   });
 }
 
+// Whether only a run can tell which layers its stages have, and stages of one length are none.
+bool leaves_stages_open(const Scene& scene) {
+  const ParallelPlan& plan = scene.draft.plan;
+  const std::int64_t stages = std::int64_t{plan.pp} * plan.vpp;
+  if (!plan.pipeline_layout.empty() || scene.question.model.num_layers % stages == 0) return false;
+  return std::any_of(
+      scene.files.parts.begin(), scene.files.parts.end(), [](const ConfigPart& part) {
+        const Setting* const layout = part.settings.find("--pipeline-model-parallel-layout");
+        return layout != nullptr && !layout->resolved;
+      });
+}
+
 Finding nothing_to_check(const JobFiles& job) {
   Finding finding{Severity::error,
                   "nothing_to_check",
@@ -88,15 +101,25 @@ void check_megatron_of(const Scene& scene, Findings& out) {
 }
 
 // Findings in the words that the files have. Corrections in others than these are none.
-void respell(const JobFiles& files, Findings& out) {
-  if (files.find(Dialect::ms_swift_megatron) == nullptr) return;
+using Spell = std::string (*)(const std::string&);
+void respell(Findings& out, Spell spelled, Spell advice) {
   for (Finding& finding : out) {
-    finding.message = swift_spelled(finding.message);
-    finding.instead = swift_spelled(finding.instead);
-    const bool words = std::any_of(finding.fix.begin(), finding.fix.end(), [](const Edit& edit) {
-      return edit.text.find("--") != std::string::npos && swift_spelled(edit.text) != edit.text;
+    finding.message = spelled(finding.message);
+    finding.instead = advice(finding.instead);
+    const bool words = std::any_of(finding.fix.begin(), finding.fix.end(), [&](const Edit& edit) {
+      return edit.text.find("--") != std::string::npos && spelled(edit.text) != edit.text;
     });
     if (words) finding.fix.clear();
+  }
+}
+
+// What a quote without an end holds may go on over lines.
+void keep_to_one_line(Findings& out) {
+  for (Finding& finding : out) {
+    for (std::string* const sentence : {&finding.message, &finding.instead}) {
+      std::replace_if(
+          sentence->begin(), sentence->end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+    }
   }
 }
 
@@ -162,6 +185,7 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   check_facts(scene, checked.findings);
   check_megatron_of(scene, checked.findings);
   check_bridge_adapters(scene, checked.findings);
+  check_bridge_program(scene, checked.findings);
   check_deepspeed(scene, checked.findings);
   check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
@@ -171,8 +195,10 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   check_generations(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
-  respell(job, checked.findings);
-  const bool whole = !lacks_config(checked, *framework) && !leaves_type_open(job);
+  if (job.find(Dialect::ms_swift_megatron) != nullptr)
+    respell(checked.findings, swift_spelled, swift_spelled);
+  const bool whole =
+      !lacks_config(checked, *framework) && !leaves_type_open(job) && !leaves_stages_open(scene);
   checked.says_plan = whole && (!scene.said.empty() || wraps_model(job));
   if (checked.says_plan) {
     check_rules(scene, checked.findings);
@@ -226,6 +252,11 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   Checked checked = judge(job);
   drop_undecided(job, question.limits.gpus, judge, checked);
   leave_shapes_open(question, checked);
+  keep_to_one_line(checked.findings);
+  if (job.find(Dialect::bridge) != nullptr) {
+    respell(checked.findings, bridge_spelled, bridge_advice);
+    for (std::string& key : checked.undecided) key = bridge_spelled(key);
+  }
   return checked;
 }
 

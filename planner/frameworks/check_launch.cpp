@@ -26,25 +26,51 @@ bool is_default(const Scene& scene, const Setting& setting) {
   return brace != std::string::npos && brace > 0 && script.substr(brace - 1, 2) == "${";
 }
 
+// "4 x 8 = 32", "32".
+std::string world_text(const Launch& launch) {
+  const std::int64_t world = launch.world().value_or(0);
+  if (launch.processes) return fmt::format("{}", world);
+  return fmt::format("{} x {} = {}", launch.nodes.value_or(1), launch.gpus_per_node.value_or(0),
+                     world);
+}
+
+// How many nodes the environment says, or nobody, so that torchrun takes one: the job's own number
+// of them may be meant.
+bool leaves_nodes_open(const Scene& scene, const Launch& launch) {
+  if (launch.processes || !launch.gpus_per_node) return false;
+  return launch.nodes_said ? is_default(scene, *launch.nodes_said) : !launch.nodes;
+}
+
+// accelerate's own check of its yaml or arguments tells it already.
+bool is_told_of_accelerate(const Scene& scene, const Launch& launch) {
+  return launch.program == "accelerate" &&
+         std::any_of(scene.files.parts.begin(), scene.files.parts.end(), [](const auto& part) {
+           return part.dialect == Dialect::accelerate && part.settings.has("num_processes");
+         });
+}
+
 void check_world(const Scene& scene, const Launch& launch, Findings& out) {
   const std::int64_t gpus = scene.question.limits.gpus;
-  if (!launch.nodes || !launch.gpus_per_node || gpus == 0) return;
-  std::int64_t world = *launch.nodes * *launch.gpus_per_node;
-  if (world != gpus && gpus % *launch.gpus_per_node == 0 && launch.nodes_said &&
-      is_default(scene, *launch.nodes_said)) {
+  if (!launch.world() || gpus == 0 || is_counted_inside(scene.files.launches, launch) ||
+      is_told_of_accelerate(scene, launch)) {
+    return;
+  }
+  std::int64_t world = *launch.world();
+  if (world != gpus && leaves_nodes_open(scene, launch) && gpus % *launch.gpus_per_node == 0) {
     out.push_back(
-        {note, "nodes_by_environment", launch.nodes_said->place,
-         fmt::format(
-             "the environment says how many nodes start; without it, {} x {} = {} processes "
-             "of the job's {}",
-             *launch.nodes, *launch.gpus_per_node, world, gpus),
-         fmt::format("let it say {}", gpus / *launch.gpus_per_node), launcher_of(launch)});
+        {note, "nodes_by_environment", launch.nodes_said ? launch.nodes_said->place : launch.place,
+         fmt::format("the environment says how many nodes start; without it, {} processes of the "
+                     "job's {}",
+                     world_text(launch), gpus),
+         launch.nodes_said ? fmt::format("let it say {}", gpus / *launch.gpus_per_node)
+                           : fmt::format("--nnodes {}", gpus / *launch.gpus_per_node),
+         launcher_of(launch)});
     world = gpus;
   }
   if (world != gpus) {
     out.push_back({error, "launched_world", launch.place,
-                   fmt::format("{} starts {} x {} = {} processes, not the job's {}", launch.program,
-                               *launch.nodes, *launch.gpus_per_node, world, gpus),
+                   fmt::format("{} starts {} processes, not the job's {}", launch.program,
+                               world_text(launch), gpus),
                    fmt::format("{} GPUs in all", gpus), launcher_of(launch)});
   }
   const ParallelPlan& p = scene.draft.plan;
@@ -56,6 +82,39 @@ void check_world(const Scene& scene, const Launch& launch, Findings& out) {
                    fmt::format("start a multiple of {}", model),
                    "Megatron-LM d98e8a64, megatron/training/arguments.py:432"});
   }
+}
+
+// The nodes that Slurm starts it on: those of an srun around its shell before the batch's.
+std::optional<std::int64_t> nodes_of_slurm(const Scene& scene, const Launch& launch) {
+  std::optional<std::int64_t> nodes = launch.allocated;
+  for (const Launch& outer : scene.files.launches) {
+    if (&outer == &launch) break;
+    if (outer.starts_shell && outer.program == "srun" && outer.nodes_said) nodes = outer.nodes;
+  }
+  return nodes;
+}
+
+// Nodes that the launcher counts otherwise than Slurm, which starts it on each of them.
+void check_allocation(const Scene& scene, const Launch& launch, Findings& out) {
+  const auto given = nodes_of_slurm(scene, launch);
+  if (!given || !launch.world() || launch.starts_shell) return;
+  const bool torch = launch.program == "torchrun";
+  // accelerate's yaml may say them, too.
+  if (!torch && (launch.program != "accelerate" || !launch.nodes)) return;
+  const std::int64_t nodes = launch.nodes.value_or(1);  // where nobody says
+  if (nodes == *given) return;
+  const std::string_view option = torch ? "--nnodes" : "--num_machines";
+  const bool waits = nodes > *given;
+  out.push_back({waits ? error : warning, "allocated_nodes",
+                 launch.nodes_said ? launch.nodes_said->place : launch.place,
+                 fmt::format("{}, and Slurm gives the job {}: {}",
+                             launch.nodes_said ? fmt::format("{} says {} nodes", option, nodes)
+                                               : fmt::format("without {} {} starts on one node",
+                                                             option, launch.program),
+                             *given,
+                             waits ? "those that are missing are waited for"
+                                   : "the others have no part in it"),
+                 fmt::format("{} $SLURM_NNODES", option), launcher_of(launch)});
 }
 
 void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& out) {
@@ -116,7 +175,7 @@ void check_launcher_options(const Launch& launch, Findings& out) {
 
 void check_script(const Launch& launch, Findings& out) {
   if (!launch.script.ends_with(".sh") || launch.program == "srun" || launch.program == "ray" ||
-      launch.program == "mpirun") {
+      launch.program.starts_with("mpi")) {
     return;
   }
   out.push_back({error, "launches_shell", launch.script_place,
@@ -336,6 +395,7 @@ void check_installs(const Scene& scene, Findings& out) {
 void check_launch(const Scene& scene, Findings& out) {
   for (const Launch& launch : scene.files.launches) {
     check_world(scene, launch, out);
+    check_allocation(scene, launch, out);
     if (launch.program == "deepspeed") check_deepspeed_launch(scene, launch, out);
     check_launcher_options(launch, out);
     check_script(launch, out);

@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "planner/search/search.h"
 
@@ -20,6 +24,65 @@ bool runs_in_groups(const Draft& draft) {
   return group >= draft.plan.pp && group <= all && (rest == 0 || rest >= draft.plan.pp);
 }
 
+// Where verl's and NeMo-RL's files say a word of the trainer's plan.
+std::map<std::string_view, Place> said_of_trainer(const Scene& scene) {
+  constexpr auto kNames = std::to_array<std::pair<std::string_view, std::string_view>>({
+      {".tensor_parallel_size", "tp"},
+      {".tensor_model_parallel_size", "tp"},
+      {".context_parallel_size", "cp"},
+      {".ulysses_sequence_parallel_size", "cp"},
+      {".pipeline_model_parallel_size", "pp"},
+      {".expert_model_parallel_size", "ep"},
+      {".train_global_batch_size", "global_batch_size"},
+      {".ppo_mini_batch_size", "global_batch_size"},
+      {".train_micro_batch_size", "micro_batch_size"},
+      {".ppo_micro_batch_size_per_gpu", "micro_batch_size"},
+  });
+  const std::string_view not_run =
+      scene.draft.recipe == RecipeKind::megatron ? "policy.dtensor_cfg." : "policy.megatron_cfg.";
+  std::map<std::string_view, Place> places;
+  for (const ConfigPart& part : scene.files.parts) {
+    if (part.dialect != Dialect::verl && part.dialect != Dialect::nemo_rl) continue;
+    for (const Setting& setting : part.settings) {
+      const bool trains =
+          setting.key.starts_with("actor_rollout_ref.actor.") ||
+          (setting.key.starts_with("policy.") && !setting.key.starts_with("policy.generation.") &&
+           !setting.key.starts_with(not_run));
+      for (const auto& [name, word] : kNames) {
+        if (trains && setting.key.ends_with(name)) places[word] = setting.place;
+      }
+    }
+  }
+  return places;
+}
+
+// Where the word was said that a sentence names first; nowhere: it names none that was.
+Place place_of(const Scene& scene, const std::string& sentence) {
+  // Words that sentences spell out.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kSpelledOut{
+      {{" global batch ", "global_batch_size"},
+       {" microbatches of ", "micro_batch_size"},
+       {" micro-batch ", "micro_batch_size"},
+       {" microbatches, ", "global_batch_size"}}};
+  const std::string text = " " + sentence + " ";
+  Place place;
+  std::size_t first = std::string::npos;
+  const auto take = [&](std::string_view spelled, const Place& said) {
+    const std::size_t at = text.find(spelled);
+    if (at >= first || said.line == 0) return;
+    first = at;
+    place = said;
+  };
+  std::map<std::string_view, Place> places = said_of_trainer(scene);
+  for (const auto& [word, said] : scene.said) places[word] = said;
+  for (const auto& [word, said] : places) take(fmt::format(" {} ", word), said);
+  for (const auto& [spelled, word] : kSpelledOut) {
+    const auto said = places.find(word);
+    if (said != places.end()) take(spelled, said->second);
+  }
+  return place;
+}
+
 }  // namespace
 
 void check_rules(const Scene& scene, Findings& out) {
@@ -29,15 +92,7 @@ void check_rules(const Scene& scene, Findings& out) {
   ClusterLimits limits = q.limits;
   if (limits.gpus > 0) limits.gpus = scene.trainers();
   for (Infeasible& reason : why_infeasible(q.model, scene.draft.plan, recipe_of(recipe), limits)) {
-    Place place;
-    std::size_t first = std::string::npos;
-    for (const auto& [word, said] : scene.said) {
-      const std::size_t at = (" " + reason.message + " ").find(" " + word + " ");
-      if (at < first) {
-        first = at;
-        place = said;
-      }
-    }
+    Place place = place_of(scene, reason.message);
     if (place.file.empty() && !scene.files.parts.empty()) place = scene.files.parts.front().place;
     if (place.line == 0 && place.file.empty()) place = {scene.files.texts.front().name, 0};
     // One arithmetic, said by the finding that knows the accumulation.

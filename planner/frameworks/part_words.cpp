@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/error.h"
+#include "planner/frameworks/megatron/bridge_program.h"
 
 namespace qplan {
 namespace {
@@ -33,6 +34,15 @@ void read_part(const ConfigPart& part, Draft& draft,
     const Setting* const setting = part.settings.find(option.key);
     if (setting == nullptr || is_auto(*setting)) continue;
     if (part.dialect == Dialect::ds_config && setting->value.is_null()) continue;
+    // "assumed" says what makes it.
+    if (!setting->resolved && text_of(setting->value) == kElsewhere) continue;
+    if (!setting->resolved && text_of(setting->value) == kByRecipe) {
+      out.push_back({Severity::note, "not_resolved", setting->place,
+                     fmt::format("{} is what the recipe's own code makes it, which is not followed",
+                                 setting->key),
+                     "set it in the program", ""});
+      continue;
+    }
     if (!setting->resolved) {
       out.push_back({Severity::note, "not_resolved", setting->place,
                      fmt::format("{} is {}, which only a run can tell", setting->key,

@@ -43,6 +43,7 @@ void check_facts(const Scene& scene, Findings& out);
 // Combinations that a framework refuses, or takes and means otherwise.
 void check_megatron(const Scene& scene, Findings& out);
 void check_bridge_adapters(const Scene& scene, Findings& out);
+void check_bridge_program(const Scene& scene, Findings& out);
 void check_deepspeed(const Scene& scene, Findings& out);
 void check_trainer(const Scene& scene, Findings& out);  // beside ds_config.json
 void check_torch(const Scene& scene, Findings& out);

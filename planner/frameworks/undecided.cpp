@@ -104,7 +104,11 @@ void add_numbers(std::int64_t gpus, const KnownOption* known, Instead& out) {
 }
 
 void add_values(const ConfigPart& part, const std::string& key, std::int64_t gpus, Instead& out) {
-  const KnownOption* const known = has_list(part) ? known_option(part, key) : nullptr;
+  // What a Megatron-Bridge program sets is read as Megatron's flags.
+  const bool bridge = part.dialect == Dialect::bridge;
+  const KnownOption* const known = bridge           ? known_options("megatron").find(key)
+                                   : has_list(part) ? known_option(part, key)
+                                                    : nullptr;
   if (known != nullptr && !known->choices.empty()) {
     for (const std::string& choice : known->choices) out.emplace_back(Json(choice));
   } else if (known == nullptr) {

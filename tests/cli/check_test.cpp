@@ -148,9 +148,9 @@ TEST_CASE("configurations that a script names are read beside it, or said to be 
   CHECK_FALSE(found.says("config_missing"));
   CHECK(found.json()["framework"] == "deepspeed");
   CHECK(found.json()["this_job"]["plan"]["zero"] == 3);
-  // The job's GPUs are those that srun starts on.
+  // The job's GPUs are those that the launcher in srun's shell starts on.
   CHECK_FALSE(found.says("launched_world"));
-  CHECK(run(line + "32").says("srun starts 2 x 8 = 16 processes, not the job's 32"));
+  CHECK(run(line + "32").says("deepspeed starts 2 x 8 = 16 processes, not the job's 32"));
 }
 
 TEST_CASE("a job that does not fit is an error") {
@@ -254,11 +254,16 @@ TEST_CASE("what is wrong is shown though nobody counts the GPUs, and counted onc
   const Ran again = run("check " + folder.file("fixed/x.yaml") + " --no-best");
   CHECK_FALSE(again.says("[gpus_unsaid]"));
   CHECK(again.says("16 GPUs, as the files start them"));
-  // Where nothing else is wrong the number is asked for.
+  // Where nothing else is wrong, too; of one of many jobs that is a note.
   std::ofstream(folder.file("y.json")) << "{\"train_micro_batch_size_per_gpu\": 1}\n";
-  const Ran asked = run("check " + folder.file("y.json") + " --model qwen3-8b");
-  CHECK(asked.code == 2);
-  CHECK(asked.says("--gpus is missing"));
+  const std::string asks = "check " + folder.file("y.json") + " --model qwen3-8b";
+  const Ran asked = run(asks);
+  CHECK(asked.code == 1);
+  CHECK(asked.says("[gpus_unsaid]"));
+  CHECK(asked.says("--gpus COUNT"));
+  const Ran of_many = run(asks + " --each --skip-unknown");
+  CHECK(of_many.code == 0);
+  CHECK(of_many.says("[not_judged]"));
 }
 
 TEST_CASE("GPUs that make answers are the job's, too") {

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
+#include "models/ascii.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
+#include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/megatron/megatron.h"
 
 namespace qplan {
@@ -126,9 +129,135 @@ Json as_flag(const Name& name, const PythonArgument& argument) {
 
 // Whether only a run can tell a number or a switch. (Names of other values are words of theirs.)
 bool is_unknown(const Name& name, const PythonArgument& argument) {
+  if (argument.text == kByRecipe) return true;
   if (argument.resolved || name.kind == Kind::dtype) return false;
   const KnownOption* const known = known_options("megatron").find(name.flag);
   return known != nullptr && (known->type == "int" || known->arity == "0");
+}
+
+// The model's own length and the data's, which are to be one.
+constexpr std::array<std::string_view, 2> kLengths{"model.seq_length", "dataset.seq_length"};
+
+// What a program may say beside what is written of a plan.
+constexpr auto kReadAlone = std::to_array<Name>({
+    {"--seq-length", kLengths.front(), ""},
+    {"--decoder-first-pipeline-num-layers", "model.num_layers_in_first_pipeline_stage", ""},
+    {"--decoder-last-pipeline-num-layers", "model.num_layers_in_last_pipeline_stage", ""},
+    {"--account-for-embedding-in-pipeline-split", "model.account_for_embedding_in_pipeline_split",
+     ""},
+    {"--account-for-loss-in-pipeline-split", "model.account_for_loss_in_pipeline_split", ""},
+});
+
+std::vector<Name> names_read(std::string_view target) {
+  std::vector<Name> names;
+  const auto is_of = [&](const Name& name) { return name.target == target; };
+  std::copy_if(kNames.begin(), kNames.end(), std::back_inserter(names), is_of);
+  std::copy_if(kReadAlone.begin(), kReadAlone.end(), std::back_inserter(names), is_of);
+  return names;
+}
+
+// A field by the name that it is read by.
+std::string field_read(const std::string& target) {
+  return target == "dataset.sequence_length" ? std::string(kLengths.back()) : target;
+}
+
+// comm_overlap, where there is one, overlaps data parallelism unless it says otherwise, and what
+// ddp says counts where there is none (training/comm_overlap.py, setup()).
+std::vector<PythonAssignment> with_overlaps(std::vector<PythonAssignment> fields) {
+  constexpr std::string_view kSection = "comm_overlap";
+  const auto find = [&](const std::string& field) {
+    return std::find_if(fields.begin(), fields.end(),
+                        [&](const PythonAssignment& a) { return a.target == field; });
+  };
+  const auto section = std::find_if(fields.begin(), fields.end(), [&](const auto& assignment) {
+    const bool none = assignment.value.resolved && assignment.value.value.is_null();
+    return assignment.target.starts_with(kSection) && !none;
+  });
+  std::vector<PythonAssignment> overlaps;
+  for (const std::string name : {"overlap_grad_reduce", "overlap_param_gather"}) {
+    const std::string field = fmt::format("{}.{}", kSection, name);
+    const auto ddp = find("ddp." + name);
+    if (find(field) != fields.end()) continue;
+    if (section != fields.end()) {
+      overlaps.push_back({field, section->value});
+      overlaps.back().value.value = true;
+      overlaps.back().value.resolved = true;
+    } else if (ddp != fields.end()) {
+      overlaps.push_back({field, ddp->value});
+    }
+  }
+  fields.insert(fields.end(), overlaps.begin(), overlaps.end());
+  return fields;
+}
+
+// Whether there are graphs for which a scope says what they hold.
+bool captures(const std::vector<PythonAssignment>& fields) {
+  return std::none_of(fields.begin(), fields.end(), [](const PythonAssignment& assignment) {
+    return assignment.target == "model.cuda_graph_impl" &&
+           text_of(assignment.value.value) == "none";
+  });
+}
+
+// Where a program says what a flag does; empty: it is not known.
+std::string field_of_flag(const std::string& flag) {
+  constexpr std::array<std::string_view, 5> kFormats{"--bf16", "--fp16", "--fp8-format",
+                                                     "--fp8-recipe", "--fp4-format"};
+  constexpr std::array<std::string_view, 8> kOthers{
+      "model", "train", "optimizer", "ddp", "dataset", "scheduler", "checkpoint", "tokenizer"};
+  for (const Name& name : kNames) {
+    if (name.flag == flag) return std::string(name.target);
+  }
+  for (const Name& name : kReadAlone) {
+    if (name.flag == flag) return std::string(name.target);
+  }
+  if (std::find(kFormats.begin(), kFormats.end(), flag) != kFormats.end()) return "mixed_precision";
+  std::string bare = flag.substr(std::min<std::size_t>(2, flag.size()));
+  std::replace(bare.begin(), bare.end(), '-', '_');
+  for (const std::string_view section : kOthers) {
+    const std::string field = fmt::format("{}.{}", section, bare);
+    if (known_options("bridge_fields").find(field) != nullptr) return field;
+  }
+  return "";
+}
+
+// What may be set elsewhere, and decides whether a plan can run at all.
+void add_open(const BridgeProgram& program, Settings& settings) {
+  constexpr std::array<std::string_view, 8> kDecisive{
+      "--tensor-model-parallel-size", "--sequence-parallel", "--pipeline-model-parallel-size",
+      "--context-parallel-size",      "--micro-batch-size",  "--expert-model-parallel-size",
+      "--use-distributed-optimizer",  "--global-batch-size"};
+  if (program.fields.empty()) return;
+  const Place file{program.fields.front().value.place.file, 0};
+  for (const Name& name : kNames) {
+    const bool open = program.open_sections.contains(name.target.substr(0, name.target.find('.')));
+    const bool decides =
+        std::find(kDecisive.begin(), kDecisive.end(), name.flag) != kDecisive.end();
+    const bool said = std::any_of(program.fields.begin(), program.fields.end(),
+                                  [&](const auto& field) { return field.target == name.target; });
+    if (!open || !decides || said) continue;
+    settings.add({std::string(name.flag), std::string(kElsewhere), file, {}, {}, false});
+  }
+}
+
+// A sentence whose flags are spelled by a function, which may take of what stands behind them.
+template <class Spell>
+std::string respelled(std::string rest, const Spell& spell) {
+  std::string text;
+  while (!rest.empty()) {
+    const bool begins =
+        rest.starts_with("--") && (text.empty() || text.ends_with(' ') || text.ends_with('('));
+    if (!begins) {
+      text += rest.front();
+      rest.erase(0, 1);
+      continue;
+    }
+    const std::size_t end =
+        std::min(rest.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-"), rest.size());
+    const std::string flag = rest.substr(0, end);
+    rest.erase(0, end);
+    text += spell(flag, rest);
+  }
+  return text;
 }
 
 // Of models without a recipe: a relative's, with the model itself by AutoBridge, which reads its
@@ -177,67 +306,6 @@ constexpr auto kRecipes = std::to_array<BridgeRecipe>({
     {"qwen3.5-9b", "qwen35_text_9b_pretrain_config"},
 });
 
-constexpr auto kBridgeLimits = std::to_array<Limit>({
-    {"bridge_recipe", [](const Subject& s) { return bridge_recipe(s.model.name) == nullptr; },
-     [](const Subject& s) {
-       return fmt::format("Megatron-Bridge has no recipe of {} that qplan knows; use megatron",
-                          s.model.name);
-     },
-     Asks::model},
-    {"bridge_muon",
-     [](const Subject& s) { return s.plan.optimizer == OptimizerKind::muon && s.plan.zero > 0; },
-     [](const Subject&) {
-       return std::string(
-           "Megatron-Bridge deals Muon's matrices out by another name (dist_muon) and without its "
-           "distributed optimizer, which qplan does not write; use zero 0, or megatron");
-     }},
-    {"bridge_attention",
-     [](const Subject& s) { return s.plan.attention_backend != AttentionBackend::automatic; },
-     [](const Subject&) {
-       return std::string(
-           "qplan writes no choice of attention for Megatron-Bridge; leave attention_backend out, "
-           "or use megatron");
-     }},
-    // Bars in its recipes' pattern say where stages begin; without them they are alike.
-    {"bridge_hybrid_stages",
-     [](const Subject& s) {
-       return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
-     },
-     [](const Subject&) {
-       return std::string(
-           "qplan writes stages of one length for Megatron-Bridge's models with Mamba-2 layers, "
-           "and no virtual ones; use megatron, or vpp 1 without pipeline_layout");
-     }},
-    // Its first stage injects what the tower taps into the first of its layers.
-    {"bridge_deepstack",
-     [](const Subject& s) {
-       if (!s.model.vision || s.plan.pp == 1) return false;
-       const auto& layout = s.plan.pipeline_layout;
-       const std::int64_t first =
-           layout.empty() ? s.model.num_layers / (s.plan.pp * s.plan.vpp) : layout.front();
-       return std::ssize(s.model.vision->deepstack_layers) > first;
-     },
-     [](const Subject& s) {
-       return fmt::format(
-           "Megatron-Bridge's Qwen3-VL adds {} taps of the tower to layers of the first stage, "
-           "which must hold as many; use a smaller pp x vpp, or a pipeline_layout",
-           s.model.vision->deepstack_layers.size());
-     }},
-    {"bridge_gradients", [](const Subject& s) { return s.plan.grad_dtype == DType::fp16; },
-     [](const Subject&) {
-       return std::string("qplan writes fp32 and bf16 gradients for Megatron-Bridge, not fp16");
-     }},
-    // Of a module that CanonicalLoRA adapts in part it calls the adapters that are not there
-    // (LoRALinearSplitQKV.forward in peft/canonical_lora.py).
-    {"bridge_adapters_in_part",
-     [](const Subject& s) { return !bridge_says_targets(s.model, s.plan.lora()); },
-     [](const Subject&) {
-       return std::string(
-           "Megatron-Bridge adapts q, k and v together or none of them, so gate and up, and so an "
-           "MLP's two layers in all experts; use lora_targets with all of these, or all-linear");
-     }},
-});
-
 }  // namespace
 
 const BridgeRecipe* bridge_recipe(std::string_view model) {
@@ -284,17 +352,30 @@ std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
   return result;
 }
 
+std::vector<std::string> bridge_fields_called(std::string_view name) {
+  if (name == "seq_length") return {kLengths.begin(), kLengths.end()};
+  for (const Name& known : kNames) {
+    const std::string_view field = known.target.substr(known.target.rfind('.') + 1);
+    if (field == name) return {std::string(known.target)};
+  }
+  return {};
+}
+
 Settings bridge_settings(const PythonText& text) {
   Settings settings;
-  for (const PythonAssignment& assignment : text.assignments) {
-    const std::size_t dot = assignment.target.find('.');
-    if (dot == std::string::npos) continue;
-    const std::string target = assignment.target.substr(dot + 1);
+  const BridgeProgram program = bridge_program(text);
+  const std::vector<PythonAssignment>& fields = program.fields;
+  for (const PythonAssignment& assignment : with_overlaps(fields)) {
     const PythonArgument& value = assignment.value;
     const auto add = [&](std::string_view flag, Json flag_value) {
       // What a flag would say, the file says in words of its own: no part of it is the flag's.
       settings.add({std::string(flag), std::move(flag_value), value.place, {}, {}, true});
     };
+    const std::string target = field_read(assignment.target);
+    if (target == "model.cuda_graph_scope" && !captures(fields)) continue;
+    if (std::find(kLengths.begin(), kLengths.end(), target) != kLengths.end()) {
+      settings.add({target, value.value, value.place, {}, {}, value.resolved});
+    }
     if (target == "mixed_precision") {
       std::string name = value.text.substr(0, value.text.find('('));
       std::erase(name, '"');
@@ -313,8 +394,7 @@ Settings bridge_settings(const PythonText& text) {
       if (fp8 && name.find("subchannel") == std::string::npos) add("--fp8-param-gather", true);
       continue;
     }
-    for (const Name& name : kNames) {
-      if (name.target != target) continue;
+    for (const Name& name : names_read(target)) {
       if (is_unknown(name, value)) {
         settings.add({std::string(name.flag), value.text, value.place, {}, {}, false});
         continue;
@@ -332,18 +412,39 @@ Settings bridge_settings(const PythonText& text) {
       }
     }
   }
+  add_open(program, settings);
   add_adapter_settings(text, settings);
   return settings;
+}
+
+std::string bridge_spelled(const std::string& sentence) {
+  return respelled(sentence, [](const std::string& flag, std::string&) {
+    const std::string field = field_of_flag(flag);
+    return field.empty() ? flag : "cfg." + field;
+  });
+}
+
+std::string bridge_advice(const std::string& sentence) {
+  return respelled(sentence, [](const std::string& flag, std::string& behind) {
+    const std::string field = field_of_flag(flag);
+    const KnownOption* const known = known_options("megatron").find(flag);
+    if (field.empty()) return flag;
+    if (known == nullptr || field == "mixed_precision") return "cfg." + field;
+    if (known->arity == "0") return fmt::format("cfg.{} = True", field);
+    const std::size_t end = std::min(behind.find_first_of(" ,;", 1), behind.size());
+    const std::string value = behind.substr(std::min<std::size_t>(1, behind.size()), end - 1);
+    if (!behind.starts_with(' ') || value.empty() || value[0] == '-') return "cfg." + field;
+    behind.erase(0, end);
+    if (behind.starts_with(" --")) behind.insert(0, ";");
+    const std::string quote = is_digit(value[0]) ? "" : "\"";
+    return fmt::format("cfg.{} = {}{}{}", field, quote, value, quote);
+  });
 }
 
 bool merges_overrides(std::string_view program) {
   return program.find("process_config_with_overrides") != std::string_view::npos ||
          program.find("parse_hydra_overrides") != std::string_view::npos ||
          program.find("OmegaConf.merge") != std::string_view::npos;
-}
-
-std::span<const Limit> bridge_limits() {
-  return kBridgeLimits;
 }
 
 }  // namespace qplan

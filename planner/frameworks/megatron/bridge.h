@@ -25,8 +25,17 @@ struct BridgeAssignment {
 };
 std::vector<BridgeAssignment> bridge_assignments(const Subject& subject);
 
-// Assignments to a configuration ("cfg.model.x = 2") as Megatron's flags; others are left out.
+// What a program's configuration holds ("cfg.model.x = 2") as Megatron's flags, with the two
+// lengths by their own names; other fields are left out.
 Settings bridge_settings(const PythonText& text);
+
+// Fields by their own name without the section: "seq_length" is the model's and the data's.
+std::vector<std::string> bridge_fields_called(std::string_view name);
+
+// A sentence with Megatron's flags in it, in the words that a program has; of advice with their
+// values: "--recompute-method uniform" is "cfg.model.recompute_method = \"uniform\"".
+std::string bridge_spelled(const std::string& sentence);
+std::string bridge_advice(const std::string& sentence);
 
 // Whether a program merges a YAML and words of its command into its configuration
 // (src/megatron/bridge/training/utils/omegaconf_utils.py): what they say may be anything.

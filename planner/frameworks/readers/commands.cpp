@@ -193,11 +193,35 @@ bool read_automodel(const ProgramCommand& command, GatheredJob& job) {
   return true;
 }
 
-// "llamafactory-cli train x.yaml a=b", "axolotl train x.yaml --a b".
+// Behind FORCE_TORCHRUN it starts torchrun by what its environment says (LLaMA-Factory ff6d4d12,
+// src/llamafactory/launcher.py).
+void add_llama_launch(const ProgramCommand& command, GatheredJob& job) {
+  Launch launch;
+  launch.program = command.program;
+  launch.place = command.words.front().place;
+  launch.environment = command.whole.environment;
+  launch.gpus_per_node = counted(command.whole, "NPROC_PER_NODE");
+  launch.nodes = counted(command.whole, "NNODES");
+  if (launch.gpus_per_node && launch.environment.count("NNODES") == 0) launch.nodes = 1;
+  job.launches.push_back(std::move(launch));
+}
+
+// "llamafactory-cli train x.yaml a=b", "axolotl train x.yaml --a b -- --nproc_per_node 8".
 bool read_finetuner(const ProgramCommand& command, GatheredJob& job) {
   if (command.words[1].text != "train") return false;
-  add_arguments({command.words.begin() + 2, command.words.end()}, command.words.front().place,
-                command.program, job);
+  const auto all = command.words.subspan(2);
+  const auto dashes =
+      std::find_if(all.begin(), all.end(), [](const ShellWord& word) { return word.text == "--"; });
+  const Place place = command.words.front().place;
+  if (command.program != "axolotl") {
+    add_llama_launch(command, job);
+  } else if (dashes != all.end()) {
+    const bool torch = std::any_of(all.begin(), dashes,
+                                   [](const ShellWord& word) { return word.text == "torchrun"; });
+    job.launches.push_back(
+        launch_of_options(torch ? "torchrun" : "accelerate", {dashes, all.end()}, place));
+  }
+  add_arguments({all.begin(), dashes}, place, command.program, job);
   return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/readers/alike_paths.h"
 #include "planner/frameworks/readers/commands.h"
 #include "planner/frameworks/readers/dashes.h"
@@ -131,6 +132,10 @@ class JobReader {
       PythonText one = text;
       keep_one_configuration(file, one);
       job_.add(Dialect::bridge, bridge_settings(one), whole);
+      for (std::string& open : bridge_program(one).open) {
+        job_.assumed.push_back(std::move(open));
+        job_.takes_less = true;
+      }
       if (merges_overrides(file.text)) {
         job_.assumed.emplace_back(
             "nothing on top of the program: it merges a YAML and words of its command into its "

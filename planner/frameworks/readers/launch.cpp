@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "planner/frameworks/readers/arguments.h"
 #include "planner/frameworks/readers/recognise.h"
@@ -15,8 +16,8 @@
 namespace qplan {
 namespace {
 
-constexpr std::array<std::string_view, 8> kLaunchers{
-    "torchrun", "deepspeed", "accelerate", "srun", "mpirun", "ray", "python", "python3"};
+constexpr std::array<std::string_view, 9> kLaunchers{
+    "torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "ray", "python", "python3"};
 
 // "python -m torch.distributed.run" is torchrun by another name.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLauncherModules{
@@ -42,6 +43,22 @@ bool is_script(std::span<const ShellWord> words, std::size_t i) {
          (module && text.find('.') != std::string::npos && launcher_of_module(text).empty());
 }
 
+// "-N4" of Slurm's is "-N 4".
+std::vector<ShellWord> with_values_apart(std::span<const ShellWord> words) {
+  std::vector<ShellWord> apart;
+  for (const ShellWord& word : words) {
+    const bool short_name = word.text.starts_with("-N") || word.text.starts_with("-n");
+    const bool joined = short_name && word.text.size() > 2 && is_digit(word.text[2]);
+    apart.push_back(word);
+    if (!joined) continue;
+    apart.back().text.resize(2);
+    apart.push_back(word);
+    apart.back().text.erase(0, 2);
+    apart.back().span.begin += word.span.end > 0 ? 2 : 0;
+  }
+  return apart;
+}
+
 // The first of these keys that is there; null: none is.
 const Setting* first_said(const Settings& settings, std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
@@ -53,7 +70,9 @@ const Setting* first_said(const Settings& settings, std::initializer_list<std::s
 std::optional<std::int64_t> number_said(const Setting* setting) {
   if (setting == nullptr || !setting->resolved) return std::nullopt;
   try {
-    return whole_of(setting->value, 1, 1 << 20);
+    // "-n 16 python": the program stands behind it.
+    const Json& value = setting->value.is_array() ? setting->value.front() : setting->value;
+    return whole_of(value, 1, 1 << 20);
   } catch (const Error&) {
     return std::nullopt;  // "auto", "gpu", "1:4"
   }
@@ -65,9 +84,14 @@ std::optional<std::int64_t> gpus_said(const Setting* setting) {
   Setting count = *setting;
   std::string text = text_of(count.value);  // "lscratch:100,gpu:8(S:0)"
   if (const auto gpu = text.find("gpu"); gpu != std::string::npos) text.erase(0, gpu);
-  text.resize(std::min(text.find_first_of(",("), text.size()));
+  text.resize(std::min(text.find_first_of(",( "), text.size()));
   count.value = text.substr(text.rfind(':') + 1);  // npos + 1: the whole of it
   return number_said(&count);
+}
+
+// srun and MPI start as many of a command as they are told, which may be a launcher itself.
+bool is_of_batch(std::string_view program) {
+  return program == "srun" || program == "mpirun" || program == "mpiexec";
 }
 
 // The word at which a shell is started with commands of its own: "srun bash -c '...'".
@@ -79,32 +103,92 @@ std::optional<std::size_t> shell_with_commands(std::span<const ShellWord> words)
   return start->shell;
 }
 
-void set_world(Launch& launch, const std::vector<ShellWord>& directives) {
+// Of Slurm's tasks, or of MPI's processes. One task a node may start a process for each of its GPUs
+// by itself, or by a launcher in the script.
+void set_tasks(Launch& launch, const Settings& batch) {
   const Settings& o = launch.options;
-  const Setting* const nodes =
-      first_said(o, {"--nnodes", "--num_nodes", "--num_machines", "-N", "--nodes"});
+  if (launch.program != "srun") {
+    launch.processes = number_said(first_said(o, {"-np", "-n", "--np", "--n", "-c"}));
+    return;
+  }
+  if (!launch.nodes_said) launch.nodes = launch.allocated;
+  const auto of_either = [&](const auto& read, std::initializer_list<std::string_view> keys) {
+    const auto own = read(first_said(o, keys));
+    return own ? own : read(first_said(batch, keys));
+  };
+  launch.gpus_per_node = of_either(gpus_said, {"--gpus-per-node", "--gres"});
+  if (launch.starts_shell) return;
+  launch.processes = number_said(first_said(o, {"-n", "--ntasks"}));
+  const auto tasks = of_either(number_said, {"--ntasks-per-node"});
+  if (tasks && (*tasks > 1 || !launch.gpus_per_node)) launch.gpus_per_node = tasks;
+  if (!launch.gpus_per_node && !launch.processes) {
+    launch.processes = number_said(first_said(batch, {"--ntasks", "-n"}));
+  }
+}
+
+// "localhost:0,1,2,3", "a:0,1@b:0,1": DeepSpeed's --include. Nothing: all of some host's.
+std::optional<std::int64_t> included(const Setting* include) {
+  if (include == nullptr || !include->resolved) return std::nullopt;
+  std::int64_t count = 0;
+  for (std::string hosts = text_of(include->value) + '@'; !hosts.empty();) {
+    const std::size_t end = hosts.find('@');
+    const std::string host = hosts.substr(0, end);
+    const std::size_t slots = host.find(':');
+    if (slots == std::string::npos) return std::nullopt;
+    count += 1 + std::count(host.begin() + static_cast<std::ptrdiff_t>(slots), host.end(), ',');
+    hosts.erase(0, end + 1);
+  }
+  return count;
+}
+
+void set_world(Launch& launch, const Settings& batch) {
+  const Settings& o = launch.options;
+  const Setting* const nodes = first_said(
+      o, {"--nnodes", "--num_nodes", "--num_machines", "--num-machines", "-N", "--nodes"});
   if (nodes != nullptr) launch.nodes_said = *nodes;
   launch.nodes = number_said(nodes);
-  launch.gpus_per_node =
-      number_said(first_said(o, {"--nproc-per-node", "--nproc_per_node", "--num_gpus"}));
+  if (launch.program == "accelerate") {
+    launch.processes = number_said(first_said(o, {"--num_processes", "--num-processes"}));
+    return;
+  }
+  if (launch.program == "deepspeed") {
+    launch.processes = included(first_said(o, {"--include", "-i"}));
+  }
+  const Setting* const each = first_said(o, {"--nproc-per-node", "--nproc_per_node", "--num_gpus"});
+  launch.gpus_per_node = number_said(each);
   if (launch.program == "deepspeed" && launch.gpus_per_node && !launch.nodes &&
       !o.has("--hostfile") && !o.has("-H")) {
     launch.nodes = 1;
   }
-  if (launch.program != "srun") return;
-  const Settings batch = read_arguments(directives, {});
-  if (!launch.nodes) launch.nodes = number_said(first_said(batch, {"--nodes", "-N"}));
-  launch.gpus_per_node = gpus_said(first_said(o, {"--gpus-per-node", "--gres"}));
-  if (!launch.gpus_per_node) {
+  // "--nproc_per_node gpu": as many as the node has.
+  if (launch.program == "torchrun" && each != nullptr && !launch.gpus_per_node) {
     launch.gpus_per_node = gpus_said(first_said(batch, {"--gpus-per-node", "--gres"}));
   }
-  // One task a node may start a process for each of its GPUs, by a launcher in the script.
-  if (!launch.gpus_per_node && !launch.starts_shell) {
-    launch.gpus_per_node = number_said(batch.find("--ntasks-per-node"));
+  if (is_of_batch(launch.program)) set_tasks(launch, batch);
+}
+
+// Where another launcher begins behind srun's or MPI's own options; 0: none does.
+std::size_t inner_launcher(std::span<const ShellWord> words, std::size_t script) {
+  if (!is_of_batch(base_name(words[0].text))) return 0;
+  for (std::size_t i = 1; i < script; ++i) {
+    const std::string program = base_name(words[i].text);
+    const bool python = program == "python" || program == "python3";
+    const bool module = i + 2 < words.size() && words[i + 1].text == "-m" &&
+                        !launcher_of_module(words[i + 2].text).empty();
+    if (python ? module : is_launcher(program) && !is_of_batch(program)) return i;
   }
+  return 0;
 }
 
 }  // namespace
+
+std::optional<std::int64_t> Launch::world() const {
+  if (processes) return processes;
+  if (!gpus_per_node) return std::nullopt;
+  if (nodes) return *nodes * *gpus_per_node;
+  // torchrun's own default, where nothing else speaks of nodes.
+  return program == "torchrun" && !nodes_said ? gpus_per_node : std::nullopt;
+}
 
 bool is_launcher(const std::string& word) {
   return std::find(kLaunchers.begin(), kLaunchers.end(), base_name(word)) != kLaunchers.end();
@@ -128,6 +212,14 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
     shell.reset();
   }
   if (script >= words.size()) return {};
+  const Settings batch = read_arguments(with_values_apart(directives), {});
+  if (const std::size_t inner = shell ? 0 : inner_launcher(words, script)) {
+    auto started = read_launch(command, at + inner, directives);
+    const Settings outer = read_arguments(with_values_apart(words.subspan(1, inner - 1)), {});
+    const Setting* const nodes = first_said(outer, {"-N", "--nodes"});
+    if (started && nodes != nullptr) started->launch.allocated = number_said(nodes);
+    return started;
+  }
   const auto arguments = words.subspan(shell ? words.size() : script + 1);
   const bool single = program == "python" || program == "python3";
   if (single && arguments.empty()) return {};
@@ -139,9 +231,38 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
   read.launch.script = words[script].text;
   read.launch.starts_shell = shell || read.launch.script.ends_with(".sh");
   read.launch.script_place = words[script].place;
-  read.launch.options = read_arguments(words.subspan(1, script - 1), {});
-  set_world(read.launch, directives);
+  const auto options = words.subspan(1, script - 1);
+  read.launch.options = is_of_batch(program) ? read_arguments(with_values_apart(options), {})
+                                             : read_arguments(options, {});
+  read.launch.allocated = number_said(first_said(batch, {"--nodes", "-N"}));
+  set_world(read.launch, batch);
   return read;
+}
+
+Launch launch_of_options(std::string program, std::span<const ShellWord> options, Place place) {
+  Launch launch;
+  launch.program = std::move(program);
+  launch.place = std::move(place);
+  launch.options = read_arguments(options, {});
+  set_world(launch, {});
+  return launch;
+}
+
+std::optional<std::int64_t> world_of(std::span<const Launch> launches, bool by_shells) {
+  for (const Launch& launch : launches) {
+    if (launch.starts_shell != by_shells || !launch.world()) continue;
+    if (by_shells && launch.processes && is_counted_inside(launches, launch)) continue;
+    return launch.world();
+  }
+  return std::nullopt;
+}
+
+bool is_counted_inside(std::span<const Launch> launches, const Launch& launch) {
+  return launch.starts_shell &&
+         std::any_of(launches.begin(), launches.end(), [](const Launch& other) {
+           return !other.starts_shell && !other.program.starts_with("python") &&
+                  !is_of_batch(other.program);
+         });
 }
 
 }  // namespace qplan

@@ -133,6 +133,9 @@ std::string one_of_several(std::string_view file, PythonText& text) {
   std::erase_if(text.assignments, [&](const PythonAssignment& assignment) {
     return !kept.contains(owner(assignment));
   });
+  for (PythonCall& call : text.calls) {
+    call.judged = call.judged && kept.contains(functions.of_line(call.place.line));
+  }
   return functions.name(chosen);
 }
 

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <functional>
+#include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "models/ascii.h"
 #include "planner/frameworks/readers/formats.h"
@@ -14,9 +18,12 @@ namespace {
 constexpr int kDeepest = 100;
 constexpr std::size_t kMostCalls = 10'000;
 
+using Constants = std::map<std::string, Json, std::less<>>;
+
 class PythonReader {
  public:
-  PythonReader(std::string_view text, const std::string& name) : text_(text), name_(name) {
+  PythonReader(std::string_view text, const std::string& name, const Constants& constants)
+      : text_(text), name_(name), constants_(constants) {
     for (std::size_t i = 0; i < text.size(); ++i) {
       if (text[i] == '\n') ends_.push_back(i);
     }
@@ -103,19 +110,92 @@ class PythonReader {
       call(name, from, depth);
       return {};
     }
-    if (statement && peek() == '=' && peek(1) != '=') {
-      ++at_;
-      skip(false);
-      PythonArgument value = argument("", depth);
-      const std::size_t end = from + name.size();
-      const std::size_t dot = name.rfind('.');
-      value.name_span = {dot == std::string::npos ? from : from + dot + 1, end};
-      result_.assignments.push_back({name, std::move(value)});
-      return {};
-    }
+    if (statement && assignment(name, from, depth)) return {};
     if (name == "True" || name == "False") return {name == "True", true};
     if (name == "None") return {nullptr, true};
-    return {};
+    const auto constant = constants_.find(name);
+    return constant == constants_.end() ? Value{} : Value{constant->second, true};
+  }
+
+  [[nodiscard]] bool assigns() const { return peek() == '=' && peek(1) != '='; }
+
+  struct Target {
+    std::string name;
+    std::size_t begin = 0;
+  };
+
+  // "a = 1", "a = b = 1", "a, b = 1, 2", behind the first name. False: it is none.
+  bool assignment(const std::string& name, std::size_t from, int depth) {
+    const std::size_t behind = at_;
+    std::vector<Target> targets{{name, from}};
+    while (peek() == ',') {
+      ++at_;
+      skip(false);
+      const std::size_t begin = at_;
+      targets.push_back({dotted(), begin});
+      skip(false);
+      if (targets.back().name.empty()) break;
+    }
+    if (peek() == ')') ++at_;  // "(a, b) = ..."
+    skip(false);
+    if (!assigns()) {
+      at_ = behind;
+      return false;
+    }
+    ++at_;
+    skip(false);
+    if (targets.size() > 1) {
+      several(targets, depth);
+      return true;
+    }
+    // The same value for each.
+    for (std::size_t begin = at_;; begin = at_) {
+      const std::string next = dotted();
+      skip(false);
+      if (next.empty() || !assigns()) {
+        at_ = begin;
+        break;
+      }
+      targets.push_back({next, begin});
+      ++at_;
+      skip(false);
+    }
+    const PythonArgument value = argument("", depth);
+    for (const Target& target : targets) assign(target, value);
+    return true;
+  }
+
+  // Values one by one; of another number only a run can tell which is whose.
+  void several(const std::vector<Target>& targets, int depth) {
+    const std::size_t begin = at_;
+    const bool closes = peek() == '(' || peek() == '[';
+    if (closes) ++at_;
+    std::vector<PythonArgument> values;
+    do {
+      if (!values.empty()) ++at_;
+      skip(closes);
+      values.push_back(argument("", closes ? depth + 1 : depth));
+      skip(closes);
+    } while (peek() == ',' && values.size() <= targets.size());
+    if (closes && at_ < text_.size()) ++at_;
+    const bool each = values.size() == targets.size();
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      PythonArgument value = each ? values[i] : values.front();
+      if (!each) {
+        value.value = nullptr;
+        value.resolved = false;
+        value.text = std::string(text_.substr(begin, std::max(at_, begin) - begin));
+        value.span = {begin, at_};
+      }
+      assign(targets[i], std::move(value));
+    }
+  }
+
+  void assign(const Target& target, PythonArgument value) {
+    const std::size_t dot = target.name.rfind('.');
+    value.name_span = {target.begin + (dot == std::string::npos ? 0 : dot + 1),
+                       target.begin + target.name.size()};
+    result_.assignments.push_back({target.name, std::move(value)});
   }
 
   void call(const std::string& callee, std::size_t from, int depth) {
@@ -295,10 +375,76 @@ class PythonReader {
 
   std::string_view text_;
   const std::string& name_;
+  const Constants& constants_;
   std::size_t at_ = 0;
   std::vector<std::size_t> ends_;
   PythonText result_;
 };
+
+// Whether something else than an assignment may give the name a value: an argument of a function,
+// a loop, "+=", "with ... as".
+bool is_bound_otherwise(std::string_view text, const std::string& name) {
+  for (std::size_t at = text.find(name); at != std::string_view::npos;
+       at = text.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    const bool whole = (at == 0 || (!is_name(text[at - 1]) && text[at - 1] != '.')) &&
+                       (end == text.size() || !is_name(text[end]));
+    if (!whole) continue;
+    const std::size_t line = at == 0 ? 0 : text.rfind('\n', at - 1) + 1;  // npos + 1: the first
+    std::string_view before = text.substr(line, at - line);
+    before.remove_prefix(std::min(before.find_first_not_of(" \t"), before.size()));
+    std::string_view behind = text.substr(end, 3);
+    behind.remove_prefix(std::min(behind.find_first_not_of(' '), behind.size()));
+    const bool changes = behind.size() > 1 && behind[1] == '=' &&
+                         std::string_view("+-*/|&%").find(behind[0]) != std::string_view::npos;
+    if (changes || before.starts_with("def ") || before.starts_with("for ") ||
+        before.starts_with("global ") || before.ends_with(" as ")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Variables that are set once, to what the file itself says.
+Constants constants_of(const PythonText& read, std::string_view text) {
+  Constants constants;
+  std::map<std::string, int> times;
+  for (const PythonAssignment& assignment : read.assignments) {
+    if (assignment.target.find('.') != std::string::npos) continue;
+    ++times[assignment.target];
+    const bool plain = assignment.value.resolved && !assignment.value.value.is_null();
+    if (plain) constants[assignment.target] = assignment.value.value;
+  }
+  std::erase_if(constants, [&](const auto& constant) {
+    return times[constant.first] > 1 || is_bound_otherwise(text, constant.first);
+  });
+  return constants;
+}
+
+// "m = cfg.model; m.x = 2" is "cfg.model.x = 2".
+void spell_out_aliases(PythonText& read) {
+  std::map<std::string, std::string, std::less<>> aliases;
+  for (PythonAssignment& assignment : read.assignments) {
+    std::string& target = assignment.target;
+    const std::size_t dot = target.find('.');
+    const auto alias = aliases.find(target.substr(0, dot));
+    if (dot != std::string::npos && alias != aliases.end()) {
+      target = alias->second + target.substr(dot);
+    }
+    if (dot != std::string::npos) continue;
+    std::string meant = assignment.value.text;
+    const bool is_path =
+        !assignment.value.resolved && meant.find('.') != std::string::npos &&
+        std::all_of(meant.begin(), meant.end(), [](char c) { return is_name(c) || c == '.'; });
+    if (!is_path) {
+      aliases.erase(target);
+      continue;
+    }
+    const auto outer = aliases.find(meant.substr(0, meant.find('.')));
+    if (outer != aliases.end()) meant = outer->second + meant.substr(meant.find('.'));
+    aliases[target] = std::move(meant);
+  }
+}
 
 }  // namespace
 
@@ -309,7 +455,18 @@ const PythonArgument* PythonCall::find(std::string_view name) const {
 }
 
 PythonText read_python(std::string_view text, const std::string& name) {
-  return PythonReader(text, name).read();
+  PythonText read = PythonReader(text, name, Constants()).read();
+  // Again until no other variable is known by those that are: "A = 2", "B = A * 4".
+  constexpr int kMostReadings = 4;
+  std::size_t known = 0;
+  for (int i = 0; i < kMostReadings; ++i) {
+    const Constants constants = constants_of(read, text);
+    if (constants.size() == known) break;
+    known = constants.size();
+    read = PythonReader(text, name, constants).read();
+  }
+  spell_out_aliases(read);
+  return read;
 }
 
 }  // namespace qplan

@@ -89,6 +89,7 @@ void ScriptReader::run(ShellCommand command, std::span<const ShellText> words, S
   }
   if (call(first, words)) return;
   if (first == "export") export_names(words.subspan(1));
+  if (first == "read" && read_input(words, input)) return;
   if (is_in(kReaders, first)) {
     for (const ShellText& word : words.subspan(1)) set_unknown(word);
     return;
@@ -112,19 +113,49 @@ bool ScriptReader::lost_continuation(const std::string& first, std::size_t begin
         return is_override(word.text) || word.text == "-m" || word.text.ends_with(".py");
       });
   if (!has_others) return false;
-  script_.findings.push_back(
-      {Severity::error, "missing_continuation", sources_.place(in_.letter(*command_end_)),
-       fmt::format("no backslash ends the line, so the command ends here and the line below, "
-                   "which begins with {}, is a command of its own",
-                   shown(first)),
-       "end the line with a backslash", "bash(1), quoting", continued_line()});
+  script_.findings.push_back({Severity::error, "missing_continuation",
+                              sources_.place(in_.letter(*command_end_)),
+                              fmt::format("{}, so the command ends here and the line below, which "
+                                          "begins with {}, is a command of its own",
+                                          why_it_ends(), shown(first)),
+                              stands_alone(command_remark_) ? "put the remark above the command"
+                                                            : "end the line with a backslash",
+                              "bash(1), quoting", continued_line()});
   return true;
 }
 
-// A backslash at the end of the command's last line, whose remark goes above the command.
+// Whether a remark has a line of its own within the command: "--a 1 \", "# remark", "--b 2".
+bool ScriptReader::stands_alone(std::optional<std::size_t> remark) const {
+  if (!remark) return false;
+  const std::size_t line = line_begin(*remark);
+  return line > command_begin_ &&
+         std::all_of(in_.text.begin() + static_cast<std::ptrdiff_t>(line),
+                     in_.text.begin() + static_cast<std::ptrdiff_t>(*remark), is_shell_blank);
+}
+
+std::size_t ScriptReader::line_begin(std::size_t at) const {
+  return at == 0 ? 0 : in_.text.rfind('\n', at - 1) + 1;  // npos + 1: the first
+}
+
+std::string ScriptReader::why_it_ends() const {
+  if (!command_remark_) return "no backslash ends the line";
+  std::string_view line = in_.text.substr(*command_remark_, *command_end_ - *command_remark_);
+  line = line.substr(0, line.find('\n'));
+  while (!line.empty() && is_shell_blank(line.back())) line.remove_suffix(1);
+  const bool backslash = line.ends_with('\\');
+  if (stands_alone(command_remark_)) {
+    return backslash ? "a remark stands among the command's lines, and its backslash is part of it"
+                     : "a remark stands among the command's lines";
+  }
+  return backslash ? "the backslash at the end of the line is part of the remark"
+                   : "no backslash ends the line";
+}
+
+// A backslash at the end of the command's last line; a remark goes above the command.
 std::vector<Edit> ScriptReader::continued_line() {
   const std::size_t end = *command_end_;
   if (!command_remark_) return edit_of(sources_, in_, end, end, " \\");
+  if (stands_alone(command_remark_)) return remarks_above();
   std::size_t behind = *command_remark_;
   while (behind > 0 && is_shell_blank(in_.text[behind - 1])) --behind;
   auto fix = edit_of(sources_, in_, behind, end, " \\");
@@ -132,6 +163,57 @@ std::vector<Edit> ScriptReader::continued_line() {
     fix.push_back(words_.remark_above(command_begin_, *command_remark_, end));
   }
   return fix;
+}
+
+// Remarks with lines of their own, without the backslashes that continued nothing.
+std::vector<Edit> ScriptReader::remarks_above() {
+  if (in_.letters != nullptr) return {};
+  const std::size_t begin = line_begin(*command_remark_), above = line_begin(command_begin_);
+  const std::size_t end = std::min(*command_end_ + 1, in_.text.size());
+  const std::size_t indent = in_.text.find_first_not_of(" \t", above) - above;
+  std::string moved;
+  for (std::size_t at = begin; at < end;) {
+    const std::size_t next = std::min(in_.text.find('\n', at), end - 1) + 1;
+    std::string_view line = in_.text.substr(at, next - at);
+    const bool windows = line.ends_with("\r\n");
+    constexpr std::string_view kGone("\\ \t\r\n");
+    while (!line.empty() && kGone.find(line.back()) != kGone.npos) line.remove_suffix(1);
+    line.remove_prefix(std::min(line.find('#'), line.size()));
+    moved += fmt::format("{}{}{}", in_.text.substr(above, indent), line, windows ? "\r\n" : "\n");
+    at = next;
+  }
+  auto fix = edit_of(sources_, in_, begin, end, "");
+  const auto insertion = edit_of(sources_, in_, above, above, moved);
+  fix.insert(fix.end(), insertion.begin(), insertion.end());
+  return fix;
+}
+
+// "read -r -d '' X <<END": all of a here-document; without -d its first line.
+bool ScriptReader::read_input(std::span<const ShellText> words, const ShellText& input) {
+  bool whole = false;
+  std::vector<std::string> names;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string word = plain(words[i]);
+    if (!word.starts_with('-')) {
+      names.push_back(word);
+    } else if (word.ends_with('d') && i + 1 < words.size()) {
+      if (!words[++i].empty()) return false;  // up to another letter
+      whole = true;
+    } else if (word.find_first_not_of("-rs") != std::string::npos) {
+      return false;
+    }
+  }
+  if (names.size() != 1 || input.empty()) return false;
+  ShellText value = input;
+  if (!whole) {
+    value.erase(std::find_if(value.begin(), value.end(), [](const auto& l) { return l.c == '\n'; }),
+                value.end());
+  }
+  const auto is_edge = [](const ShellLetter& l) { return is_shell_blank(l.c) || l.c == '\n'; };
+  while (!value.empty() && is_edge(value.back())) value.pop_back();
+  value.erase(value.begin(), std::find_if_not(value.begin(), value.end(), is_edge));
+  set(names.front(), false, with_certainty({.values = {std::move(value)}}));
+  return true;
 }
 
 void ScriptReader::include(const ShellText& name) {

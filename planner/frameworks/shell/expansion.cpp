@@ -60,9 +60,11 @@ void ShellWordReader::expand(Words& words, Mode mode) {
   const std::size_t from = in_.at++;  // the '$'
   if (in_.peek() == '(' && in_.peek(1) == '(') return arithmetic(words.back(), from);
   if (in_.peek() == '(') {
+    if (document(words, mode)) return;
     in_.skip_brackets('(', ')');
     return append_unknown(words.back(), from);
   }
+  if (in_.peek() == '\'' && mode != Mode::quoted) return escaped(words.back());
   if (in_.peek() == '{') return braces(words, from, mode);
   const std::size_t begin = in_.at;
   constexpr std::string_view kSpecial = "0123456789@*#?$!-";
@@ -78,6 +80,61 @@ void ShellWordReader::expand(Words& words, Mode mode) {
   }
   const Items items = name == "@" ? Items::all : name == "*" ? Items::joined : Items::first;
   insert(words, name, from, mode, items);
+}
+
+// "$(cat <<'END' ... END)" at its bracket: the text of the here-document. False: it is none.
+bool ShellWordReader::document(Words& words, Mode mode) {
+  constexpr std::string_view kCat = "cat";
+  const std::size_t from = in_.at;
+  const std::string_view line = in_.text.substr(from + 1, in_.line_end() - from - 1);
+  const std::size_t cat = line.find_first_not_of(" \t");
+  const std::size_t sign = line.find("<<");
+  if (cat == std::string_view::npos || sign == std::string_view::npos ||
+      line.substr(cat, kCat.size()) != kCat ||
+      line.substr(cat + kCat.size(), sign - cat - kCat.size()).find_first_not_of(" \t") !=
+          std::string_view::npos) {
+    return false;
+  }
+  std::string_view end = line.substr(sign + 2);
+  HereDocument read;
+  read.strips_tabs = end.starts_with('-');
+  if (read.strips_tabs) end.remove_prefix(1);
+  for (const char c : end) {
+    const bool quote = c == '\'' || c == '"' || c == '\\';
+    read.expands = read.expands && !quote;
+    if (quote || is_shell_blank(c)) continue;
+    if (!is_shell_name(c)) return false;  // "| tr ...", another redirection
+    read.end += c;
+  }
+  if (read.end.empty()) return false;
+  in_.skip_line();
+  ShellText text = document(read);
+  while (is_shell_blank(in_.peek()) || in_.peek() == '\n') ++in_.at;
+  if (in_.peek() != ')') {
+    in_.at = from;
+    return false;
+  }
+  ++in_.at;
+  while (!text.empty() && text.back().c == '\n') text.pop_back();
+  add_value(words, text, mode);
+  return true;
+}
+
+// $'a\'b', at its quote.
+void ShellWordReader::escaped(ShellText& to) {
+  const std::size_t quote = in_.at++;
+  while (!in_.at_end() && in_.peek() != '\'') {
+    if (in_.peek() == '\\' && in_.peek(1) != '\0') {
+      ++in_.at;
+      to.push_back(in_.take());
+      if (to.back().c == 'n') to.back().c = '\n';
+      if (to.back().c == 't') to.back().c = '\t';
+    } else {
+      to.push_back(in_.take());
+    }
+  }
+  if (in_.at_end()) unclosed(quote);
+  ++in_.at;
 }
 
 void ShellWordReader::braces(Words& words, std::size_t from, Mode mode) {

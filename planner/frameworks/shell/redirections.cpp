@@ -36,34 +36,6 @@ void ScriptReader::redirection(Redirections& redirections) {
   }
 }
 
-// The lines up to the document's end.
-ShellText ScriptReader::here_document(const HereDocument& document) {
-  ShellText text;
-  while (!in_.at_end()) {
-    const std::size_t end = in_.line_end();
-    std::string_view line = in_.text.substr(in_.at, end - in_.at);
-    if (document.strips_tabs) {
-      const std::size_t tabs = std::min(line.find_first_not_of('\t'), line.size());
-      line.remove_prefix(tabs);
-      in_.at += tabs;
-    }
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    const bool last = line == document.end;
-    const std::size_t stop = in_.at + line.size();
-    if (!last && document.expands) {
-      const ShellText expanded = words_.document_line(stop);
-      text.insert(text.end(), expanded.begin(), expanded.end());
-    }
-    while (!last && in_.at < stop) text.push_back(in_.take());
-    in_.at = std::max(in_.at, end);  // an expansion may have read on
-    if (!last) text.push_back(in_.letter(in_.at));
-    if (!last) text.back().c = '\n';
-    in_.skip_line();
-    if (last) break;
-  }
-  return text;
-}
-
 std::string ScriptReader::base_of(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }

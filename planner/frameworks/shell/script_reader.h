@@ -19,11 +19,6 @@
 
 namespace qplan {
 
-struct HereDocument {
-  std::string end;
-  bool strips_tabs = false, expands = true;
-};
-
 struct Redirections {
   std::string target;  // "> name"
   std::vector<HereDocument> documents;
@@ -62,6 +57,7 @@ class ScriptReader {
   [[nodiscard]] bool in_pattern() const;
   void bracket(std::vector<ShellText>& words);
   void remark();
+  void set_of_batch(const ShellText& option, const ShellText& value);
 
   // What sets variables (assignments.cpp).
   void keep_defaults();
@@ -81,7 +77,6 @@ class ScriptReader {
   // Files that it writes (redirections.cpp).
   void drop_descriptor(std::vector<ShellText>& words) const;
   void redirection(Redirections& redirections);
-  ShellText here_document(const HereDocument& document);
   void keep_file(const std::string& name, const ShellText& text);
   static std::string base_of(const std::string& path);
 
@@ -90,7 +85,12 @@ class ScriptReader {
            const ShellText& input);
   void include(const ShellText& name);
   bool lost_continuation(const std::string& first, std::size_t begin);
+  [[nodiscard]] bool stands_alone(std::optional<std::size_t> remark) const;
+  [[nodiscard]] std::size_t line_begin(std::size_t at) const;
+  [[nodiscard]] std::string why_it_ends() const;
   std::vector<Edit> continued_line();
+  std::vector<Edit> remarks_above();
+  bool read_input(std::span<const ShellText> words, const ShellText& input);
   [[nodiscard]] ShellWord source(const ShellText& word) const { return sources_.word(word); }
 
   // Functions, shells and scripts that it calls or starts (calls.cpp).
@@ -119,6 +119,7 @@ class ScriptReader {
   bool sets_next_ = false;                                      // behind "for"
   bool asks_case_ = false;                                      // behind "case"
   int open_brackets_ = 0;
+  std::size_t documents_end_ = 0;  // of here-documents that this line's end leads over
   std::optional<std::size_t> remark_at_, command_remark_;  // of this statement, and that before
   std::size_t command_begin_ = 0;                          // of one that lines are added to
   std::optional<std::size_t> command_end_;                 // of the one before, in the same text

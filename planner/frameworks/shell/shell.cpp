@@ -13,6 +13,18 @@ namespace {
 constexpr std::size_t kMostCommands = 10'000;
 constexpr int kDeepestSource = 8;
 constexpr int kMostReads = 1000;  // of files that it reads or starts
+
+// What Slurm sets of an option of sbatch's (sbatch(1), output environment variables).
+struct BatchVariables {
+  std::array<std::string_view, 2> options, variables;  // each by either of its names
+};
+constexpr std::array<BatchVariables, 4> kOfBatch{{
+    {{"--nodes", "-N"}, {"SLURM_NNODES", "SLURM_JOB_NUM_NODES"}},
+    {{"--ntasks", "-n"}, {"SLURM_NTASKS", "SLURM_NPROCS"}},
+    {{"--ntasks-per-node", ""}, {"SLURM_NTASKS_PER_NODE", ""}},
+    {{"--gpus-per-node", ""}, {"SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"}},
+}};
+
 constexpr std::array<std::string_view, 5> kDeclarations{"export", "declare", "local", "readonly",
                                                         "typeset"};
 
@@ -32,6 +44,7 @@ void ScriptReader::read(const ShellCursor& cursor) {
   auto bodies = std::exchange(bodies_, {});
   auto outside = std::exchange(outside_, {});
   const int brackets = std::exchange(open_brackets_, 0);
+  const std::size_t documents = std::exchange(documents_end_, 0);
   in_ = cursor;
   command_end_.reset();
   while (!in_.at_end() && script_.commands.size() < kMostCommands) statement();
@@ -41,6 +54,7 @@ void ScriptReader::read(const ShellCursor& cursor) {
   bodies_ = std::move(bodies);
   outside_ = std::move(outside);
   open_brackets_ = brackets;
+  documents_end_ = documents;
 }
 
 // What expansion made of a word, as commands. Branches that it leaves open end with it.
@@ -117,11 +131,23 @@ void ScriptReader::statement() {
   const std::size_t end = in_.at;
   while (between()) ++in_.at;
   const std::string_view joint = in_.text.substr(end, in_.at - end);
-  if (in_.peek() == '\n') ++in_.at;
+  const bool line_ends = in_.peek() == '\n';
+  if (line_ends) in_.at = std::max(in_.at + 1, std::exchange(documents_end_, 0));
+  // They begin in the next line, whatever else stands in this one.
+  const std::size_t behind = in_.at;
+  if (!line_ends && !redirections.documents.empty()) {
+    in_.at = std::max(std::min(in_.line_end() + 1, in_.text.size()), documents_end_);
+  }
   ShellText input;
   for (const HereDocument& document : redirections.documents) {
-    input = here_document(document);
+    input = words_.document(document);
     keep_file(redirections.target, input);
+  }
+  if (!line_ends && !redirections.documents.empty()) documents_end_ = std::exchange(in_.at, behind);
+  const bool remark_alone = words.empty() && !assigns && !computes && remark_at_;
+  // Another remark among the lines of the command above.
+  if (remark_alone && command_end_ && *command_end_ + 1 == begin && stands_alone(command_remark_)) {
+    command_end_ = end;
   }
   if (words.empty() && computes) branches_.command_ends(Truth::open, joint);
   if (words.empty() && !assigns) return branches_.arm_ends(joint);
@@ -196,11 +222,39 @@ void ScriptReader::remark() {
     return;
   }
   in_.at += kBatch.size();
+  ShellText option;  // the word before
   while (in_.at < end) {
     while (is_shell_blank(in_.peek())) ++in_.at;
     ShellText word;
     while (in_.at < end && !is_shell_blank(in_.peek())) word.push_back(in_.take());
-    if (!word.empty()) script_.directives.push_back(sources_.word(word));
+    if (word.empty()) continue;
+    script_.directives.push_back(sources_.word(word));
+    const auto equals =
+        std::find_if(word.begin(), word.end(), [](const ShellLetter& l) { return l.c == '='; });
+    const bool joined = word.size() > 2 && word[0].c == '-' && word[1].c != '-';  // "-N4"
+    if (joined) {
+      set_of_batch({word.begin(), word.begin() + 2}, {word.begin() + 2, word.end()});
+    } else if (equals != word.end()) {
+      set_of_batch({word.begin(), equals}, {std::next(equals), word.end()});
+    } else {
+      set_of_batch(option, word);
+    }
+    option = std::move(word);
+  }
+}
+
+// A number alone: "2-4" nodes and "h100:8" are spelled otherwise in the variables.
+void ScriptReader::set_of_batch(const ShellText& option, const ShellText& value) {
+  const bool number = !value.empty() && std::all_of(value.begin(), value.end(), [](const auto& l) {
+    return l.c >= '0' && l.c <= '9';
+  });
+  for (const BatchVariables& row : kOfBatch) {
+    if (!number || option.empty() || !is_in(row.options, plain(option))) continue;
+    for (const std::string_view name : row.variables) {
+      if (name.empty()) continue;
+      variables_[std::string(name)] = {.exported = true, .values = {value}};
+      exported_[std::string(name)] = plain(value);
+    }
   }
 }
 

@@ -160,6 +160,33 @@ ShellText ShellWordReader::document_line(std::size_t end) {
   return words.front();
 }
 
+ShellText ShellWordReader::document(const HereDocument& document) {
+  ShellText text;
+  while (!in_.at_end()) {
+    const std::size_t end = in_.line_end();
+    std::string_view line = in_.text.substr(in_.at, end - in_.at);
+    if (document.strips_tabs) {
+      const std::size_t tabs = std::min(line.find_first_not_of('\t'), line.size());
+      line.remove_prefix(tabs);
+      in_.at += tabs;
+    }
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    const bool last = line == document.end;
+    const std::size_t stop = in_.at + line.size();
+    if (!last && document.expands) {
+      const ShellText expanded = document_line(stop);
+      text.insert(text.end(), expanded.begin(), expanded.end());
+    }
+    while (!last && in_.at < stop) text.push_back(in_.take());
+    in_.at = std::max(in_.at, end);  // an expansion may have read on
+    if (!last) text.push_back(in_.letter(in_.at));
+    if (!last) text.back().c = '\n';
+    in_.skip_line();
+    if (last) break;
+  }
+  return text;
+}
+
 // A backslash: it joins two lines, or takes the next letter as it is. Between double quotes it is
 // itself before all but a few.
 void ShellWordReader::escape(ShellText& to, Mode mode) {
@@ -174,6 +201,42 @@ void ShellWordReader::escape(ShellText& to, Mode mode) {
   if (!in_.at_end()) to.push_back(in_.take());
 }
 
+// Said once: a function's body is read again where it is called. A piece of the text that expansion
+// cut out may lack a quote that the file has.
+void ShellWordReader::unclosed(std::size_t quote) {
+  const Place place = sources_.place(in_.letter(quote));
+  const bool known = std::any_of(findings_.begin(), findings_.end(), [&](const Finding& f) {
+    return f.rule == "unclosed_quote" && f.place.file == place.file;
+  });
+  if (known || in_.letters != nullptr) return;
+  // Where one in the middle is missing, each that follows ends what the one before began.
+  const auto over = over_lines_.find({in_.file, in_.text[quote]});
+  const int line =
+      over == over_lines_.end() ? place.line : sources_.place(in_.letter(over->second)).line;
+  findings_.push_back(
+      {Severity::error,
+       "unclosed_quote",
+       place,
+       fmt::format("the quote {} that begins here is not closed, and the file ends in it{}",
+                   in_.text[quote],
+                   line == place.line
+                       ? std::string()
+                       : fmt::format("; the first that goes on over the end of its line begins in "
+                                     "line {}",
+                                     line)),
+       "close it where its text ends",
+       "bash(1), quoting",
+       {}});
+}
+
+// A quote that was closed, whose text ends before the cursor.
+void ShellWordReader::closed(std::size_t quote) {
+  const std::string_view text = in_.text.substr(quote, in_.at - quote);
+  if (in_.letters == nullptr && text.find('\n') != std::string_view::npos) {
+    over_lines_.emplace(std::pair(in_.file, in_.text[quote]), quote);
+  }
+}
+
 // One quoted stretch, variable or letter of a word; moves on by one letter at least.
 void ShellWordReader::piece(Words& words, Mode mode) {
   if (++depth_ > kDeepest) {
@@ -186,12 +249,14 @@ void ShellWordReader::piece(Words& words, Mode mode) {
   } else if (c == '\\') {
     escape(words.back(), mode);
   } else if (c == '\'' && mode != Mode::quoted) {
-    ++in_.at;
+    const std::size_t quote = in_.at++;
     while (!in_.at_end() && in_.peek() != '\'') words.back().push_back(in_.take());
+    in_.at_end() ? unclosed(quote) : closed(quote);
     ++in_.at;
   } else if (c == '"') {
-    ++in_.at;
+    const std::size_t quote = in_.at++;
     while (!in_.at_end() && in_.peek() != '"') piece(words, Mode::quoted);
+    in_.at_end() ? unclosed(quote) : closed(quote);
     ++in_.at;
   } else if (c == '$') {
     expand(words, mode);

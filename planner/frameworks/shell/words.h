@@ -14,6 +14,11 @@
 
 namespace qplan {
 
+struct HereDocument {
+  std::string end;
+  bool strips_tabs = false, expands = true;
+};
+
 struct ShellVariable {
   bool is_array = false, exported = false;
   std::vector<ShellText> values;  // one, unless it is an array
@@ -42,6 +47,8 @@ class ShellWordReader {
   ShellText value();                         // behind "NAME="
   std::vector<ShellText> items();            // behind "NAME=(", and the ')'
   ShellText document_line(std::size_t end);  // of a here-document, up to an offset
+  // The lines of a here-document up to its end, from the one that begins at the cursor.
+  ShellText document(const HereDocument& document);
 
   // The remark in [begin, end), above the command that begins there, behind the word that its line
   // begins with.
@@ -63,6 +70,10 @@ class ShellWordReader {
   void expand(Words& words, Mode mode);
   void braces(Words& words, std::size_t from, Mode mode);
   void arithmetic(ShellText& to, std::size_t from);
+  bool document(Words& words, Mode mode);
+  void escaped(ShellText& to);
+  void unclosed(std::size_t quote);
+  void closed(std::size_t quote);
   // What stands behind the name in "${NAME...}", [begin, end); false: it is not followed.
   bool set_default(Words& words, const std::string& name, std::string_view rest, Span at,
                    Mode mode);
@@ -79,6 +90,8 @@ class ShellWordReader {
   const ShellSources& sources_;
   std::vector<Finding>& findings_;
   std::vector<std::pair<std::string, ShellText>> set_;
+  // The first quote of each file and kind whose text has several lines.
+  std::map<std::pair<std::uint16_t, char>, std::size_t> over_lines_;
   std::size_t command_ = 0;
   std::size_t letters_ = 0;  // that variables gave
   int depth_ = 0;            // of quotes and variables

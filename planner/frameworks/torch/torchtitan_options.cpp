@@ -29,10 +29,12 @@ Json schedule_name(const Subject& s) {
   return nullptr;
 }
 
+// In any case of letters, as PyTorch looks them up (torch/distributed/pipelining/schedules.py,
+// get_schedule_class).
 void set_schedule(Draft& draft, const Json& value) {
   const std::string given = text_of(value);
   for (const auto& [kind, name] : kSchedules) {
-    if (name == given) {
+    if (same_value(given, std::string(name))) {
       draft.plan.schedule = kind;
       return;
     }

@@ -348,7 +348,7 @@ num_processes: 64
     REQUIRE(find(fewer, "launched_world") != nullptr);
     CHECK(find(fewer, "launched_world")->message.find("16 GPUs, not the job's 8") !=
           std::string::npos);
-    for (const std::string some : {"-i a:0,1,2,3", "--include a", "-e b", "--exclude b"}) {
+    for (const std::string some : {"-i a:0,1,2,3,4,5,6,7", "--include a", "-e b", "--exclude b"}) {
       std::vector<ConfigText> chosen = texts;
       chosen[0].text.insert(chosen[0].text.find("--hostfile"), some + " ");
       CHECK(find(check(chosen, question_of(model, config, 8)), "launched_world") == nullptr);

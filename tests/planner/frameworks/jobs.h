@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/error.h"
@@ -108,6 +109,14 @@ inline Checked ask_texts(const std::vector<ConfigText>& texts, const std::string
 inline Checked ask_text(const std::string& name, const std::string& text,
                         const std::string& model_name = "qwen3-30b-a3b", std::int64_t gpus = 64) {
   return ask_texts({{name, text}}, model_name, gpus);
+}
+
+// The first limit of a framework's files that a plan of the job breaks; empty: none.
+inline std::string_view broken_limit(Framework framework, const Subject& subject) {
+  for (const Limit* const limit : limits_of_plans(framework, subject)) {
+    if (limit->broken(subject)) return limit->rule;
+  }
+  return {};
 }
 
 // The first finding of a rule; null: there is none.

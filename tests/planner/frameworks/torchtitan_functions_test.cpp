@@ -82,6 +82,34 @@ TEST_SUITE("torchtitan's functions") {
     CHECK(find(narrow, "other_model") != nullptr);
   }
 
+  TEST_CASE("variables of the file are values, and schedules are named in any case") {
+    const std::string program =
+        "from torchtitan.config import ParallelismConfig, TrainingConfig\n"
+        "from torchtitan.models.llama3 import model_registry\n"
+        "from torchtitan.trainer import Trainer\n\n"
+        "SEQ = 8192\nTP, PP = 2, 2\n\n\n"
+        "def job():\n"
+        "    config = Trainer.Config(\n"
+        "        model_spec=model_registry(\"8B\"),\n"
+        "        training=TrainingConfig(max_context_length=SEQ),\n"
+        "        parallelism=ParallelismConfig(tensor_parallel_degree=TP),\n"
+        "    )\n"
+        "    p = config.parallelism\n"
+        "    p.pipeline_parallel_degree = PP\n"
+        "    p.pipeline_parallel_schedule = \"interleaved1f1b\"\n"
+        "    return config\n";
+    const Checked job = started(program, "job");
+    CHECK_MESSAGE(find(job, "bad_value") == nullptr, findings_text(job));
+    CHECK(job.undecided.empty());
+    CHECK(job.plan.seq_len == 8192);
+    CHECK(job.plan.tp == 2);
+    CHECK(job.plan.pp == 2);
+    CHECK(job.plan.schedule == ScheduleKind::interleaved);
+    // Who calls a function may say otherwise.
+    const Checked open = started(with_words(program, "def job():", "def job(SEQ=4096):"), "job");
+    CHECK_FALSE(open.undecided.empty());
+  }
+
   TEST_CASE("recomputation that is assigned counts") {
     std::string program(kTwo);
     program = with_words(program, "max_context_length = 4096\n",

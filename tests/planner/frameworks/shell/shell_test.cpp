@@ -73,6 +73,13 @@ TEST_SUITE("shell scripts") {
         {"if [ -z \"$X\" ]; then X=2; else X=$X; fi", "2"},
         {"X=2\n(X=4; true)", "2"},
         {"X=2\nX=4 run_other", "2"},
+        {"X=$(cat <<'END'\na (b) $c\n  'd'\nEND\n)", "a (b) $c\n  'd'"},
+        {"Y=2\nX=\"$(cat <<END\n--a $Y\n--b 4\nEND\n)\"", "--a 2\n--b 4"},
+        {"X=$(cat <<-END\n\t2\n\tEND\n)", "2"},
+        {"read -r -d '' X <<'END'\n\n --a $y\n --b\n\nEND", "--a $y\n --b"},
+        {"Y=2\nIFS= read -rd '' X <<END || true\n--a $Y\nEND", "--a 2"},
+        {"read X <<END\n2 \n3\nEND", "2"},
+        {"X=$'it\\'s'", "it's"},
     };
     for (const auto& [before, x] : idioms) {
       CAPTURE(before);
@@ -91,6 +98,9 @@ TEST_SUITE("shell scripts") {
                                      "X=1; ((X++))",
                                      "X=1; let X+=1",
                                      "read X <<< \"2\"",
+                                     "X=$(cat <<END | tr a b\na\nEND\n)",
+                                     "read X Y <<END\n2 4\nEND",
+                                     "read -r -d '' X < file",
                                      "A=(2 4)\nX=${A[7]}",
                                      "A=($(seq 4))\nX=${A[0]}",
                                      "declare -A M=([a]=2)\nX=${M[b]}",
@@ -241,6 +251,46 @@ TEST_SUITE("shell scripts") {
     // a list of arguments alone is none of that
     CHECK(read("--a 1\n--b 2\n").findings.empty());
     CHECK(read("run --a 1\n\n--b 2\n").findings.empty());
+  }
+
+  TEST_CASE("a remark among a command's lines ends it, and goes above it") {
+    const std::string text =
+        "  run --a 1 \\\n    # --b 2 \\\n  # and another\n    --c 3 \\\n    --d 4\n";
+    const auto script = read(text);
+    REQUIRE(script.commands.size() == 1);
+    CHECK(words_of(script.commands[0]) == Words{"run", "--a", "1", "--c", "3", "--d", "4"});
+    REQUIRE(script.findings.size() == 1);
+    CHECK(script.findings[0].message ==
+          "a remark stands among the command's lines, and its backslash is part of it, so the "
+          "command ends here and the line below, which begins with --c, is a command of its own");
+    CHECK(script.findings[0].instead == "put the remark above the command");
+    const std::string fixed = with_edits(text, "train.sh", script.findings[0].fix);
+    CHECK(fixed == "  # --b 2\n  # and another\n  run --a 1 \\\n    --c 3 \\\n    --d 4\n");
+    CHECK(read(fixed).findings.empty());
+    const auto behind = read("run --a 1 # one \\\n  --b 2\n");
+    REQUIRE(behind.findings.size() == 1);
+    CHECK(behind.findings[0].message.starts_with(
+        "the backslash at the end of the line is part of the remark, so"));
+  }
+
+  TEST_CASE("a quote that is not closed is named where it begins") {
+    const auto open = read("run --a 1\nrun --b \"two \\\n  --c 3\nrun --d 4\n");
+    REQUIRE(open.findings.size() == 1);
+    CHECK(open.findings[0].rule == "unclosed_quote");
+    CHECK(open.findings[0].place.line == 2);
+    CHECK(open.findings[0].message ==
+          "the quote \" that begins here is not closed, and the file "
+          "ends in it");
+    const auto middle = read("run --b \"two\nrun --c \"3\"\n");
+    REQUIRE(middle.findings.size() == 1);
+    CHECK(middle.findings[0].place.line == 2);
+    CHECK(middle.findings[0].message.find("begins in line 1") != std::string::npos);
+    for (const std::string fine : {"bash -c '\n run --a 1\n'\n", "f() {\n run 'a\nb'\n}\nf\nf\n",
+                                   "X=$(cat <<'END'\nit's\nEND\n)\n", "cat <<END\nit's\nEND\n",
+                                   "run $'it\\'s'\n", "run \"it's\" # it's\n", "run \"a\""}) {
+      CAPTURE(fine);
+      CHECK(read(fine).findings.empty());
+    }
   }
 
   TEST_CASE("a script that another starts has its arguments and what was exported") {
