@@ -111,14 +111,6 @@ inline Checked ask_text(const std::string& name, const std::string& text,
   return ask_texts({{name, text}}, model_name, gpus);
 }
 
-// The first limit of a framework's files that a plan of the job breaks; empty: none.
-inline std::string_view broken_limit(Framework framework, const Subject& subject) {
-  for (const Limit* const limit : limits_of_plans(framework, subject)) {
-    if (limit->broken(subject)) return limit->rule;
-  }
-  return {};
-}
-
 // The first finding of a rule; null: there is none.
 inline const Finding* find(const Checked& checked, const std::string& rule) {
   const auto found = std::find_if(checked.findings.begin(), checked.findings.end(),
