@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 128 x h100-sxm, for megatron; written by qplan emit
-# plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp6 layout=4*8+5*3+1 moe_dispatcher=deepep overlap=grad+param
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 2.57 s a step, 12 744 tokens/s a GPU, 1.63M tokens/s
+# plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp8 layout=3*12+4*3+0 moe_dispatcher=deepep overlap=grad+param
+# predicted: 72.1 GiB on the worst GPU of 72.8 GiB, 2.56 s a step, 12 797 tokens/s a GPU, 1.64M tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer
@@ -42,7 +42,7 @@ MODEL_ARGS=(
 PLAN_ARGS=(
   --tensor-model-parallel-size 1
   --pipeline-model-parallel-size 2
-  --pipeline-model-parallel-layout 'Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*5|t*5|t*5|tL'
+  --pipeline-model-parallel-layout 'Ettt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|t*4|t*4|t*4|L'
   --context-parallel-size 1
   --expert-model-parallel-size 8
   --expert-tensor-parallel-size 1

@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 128 x h100-sxm, for megatron; written by qplan emit
-# plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp6 layout=4*8+5*3+1 moe_dispatcher=deepep overlap=grad+param
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 2.57 s a step, 12 744 tokens/s a GPU, 1.63M tokens/s
+# plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp8 layout=3*12+4*3+0 moe_dispatcher=deepep overlap=grad+param
+# predicted: 72.1 GiB on the worst GPU of 72.8 GiB, 2.56 s a step, 12 797 tokens/s a GPU, 1.64M tokens/s
 # One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...> MASTER_ADDR=<of the
 # first> bash train.sh; under Slurm: sbatch train.sbatch.
 set -euo pipefail
