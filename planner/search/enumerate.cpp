@@ -20,8 +20,8 @@ bool contains(const std::vector<T>& values, const T& value) {
 }
 
 template <class T>
-std::vector<T> or_default(const std::vector<T>& asked, std::vector<T> offered) {
-  return asked.empty() ? std::move(offered) : asked;
+std::vector<T> or_default(const std::vector<T>& asked, const std::vector<T>& offered) {
+  return asked.empty() ? offered : asked;
 }
 
 std::vector<int> zero_stages(const Recipe& recipe) {
@@ -111,7 +111,7 @@ std::vector<int> interleavings(const ModelSpec& model, const Recipe& recipe,
   };
   const std::vector<int>& layout = space.job.pipeline_layout;
   if (!layout.empty()) return those([&](auto stages) { return stages == std::ssize(layout); });
-  const std::vector<int> even = those([&](auto stages) { return model.num_layers % stages == 0; });
+  std::vector<int> even = those([&](auto stages) { return model.num_layers % stages == 0; });
   if (!even.empty()) return even;
   const std::int64_t with_ends = model.num_layers + 2 + model.num_mtp_layers;
   return those([&](auto stages) { return recipe.can.takes_layout || with_ends % stages == 0; });
