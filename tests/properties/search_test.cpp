@@ -161,10 +161,10 @@ TEST_CASE(
           });
     }
   }
-  CHECK(compared > 10 * test_rounds(60));
-  CHECK(moved > 10 * test_rounds(60));
-  const bool cut = test_rounds(60) < 60;  // as under sanitizers: such plans are rare
-  CHECK((cut || only_moved > 0));
+  if (test_rounds(60) < 60) return;  // as under sanitizers: few plans are drawn
+  CHECK(compared > 600);
+  CHECK(moved > 600);
+  CHECK(only_moved > 0);
 }
 
 TEST_CASE("layers move away from the rank of a heavy head, and the step gets shorter") {
