@@ -10,9 +10,8 @@
 #include "planner/rules/feasible.h"
 #include "planner/search/default_batch.h"
 #include "planner/search/enumerate.h"
-#include "planner/search/layout.h"
 #include "planner/search/sieve.h"
-#include "tests/properties/random_plans.h"
+#include "tests/properties/search_jobs.h"
 
 using namespace qplan;
 
@@ -24,37 +23,6 @@ std::int64_t total(const std::map<std::string, Refused>& refused) {
   return std::accumulate(
       refused.begin(), refused.end(), std::int64_t{0},
       [](std::int64_t sum, const auto& entry) { return sum + entry.second.plans; });
-}
-
-// A small random job: a model, a recipe, some GPUs and a few free words.
-struct Job {
-  std::string name;
-  ModelSpec model;
-  const Recipe* recipe = nullptr;
-  HardwareProfile hardware;
-  SearchSpace space;
-  Bytes cap;
-};
-
-Job random_job(RandomPlans& random) {
-  Job job;
-  job.name =
-      random.pick<std::string>({"tiny", "tiny-moe", "qwen3-0.6b", "llama3-8b", "qwen3-30b-a3b"});
-  job.model = load_model(job.name);
-  job.recipe = &recipe_of(random.pick<RecipeKind>(
-      {RecipeKind::megatron, RecipeKind::qplan, RecipeKind::megatron_fsdp, RecipeKind::megatron}));
-  job.hardware = load_hardware(random.pick<std::string>({"h100-sxm", "a100-80gb-sxm", "b200"}));
-  job.space.gpus = random.pick<std::int64_t>({4, 8, 12, 16});
-  job.space.job.global_batch_size = job.space.gpus * random.pick<std::int64_t>({1, 4, 6});
-  job.space.job.seq_len = random.pick<std::int64_t>({512, 2048});
-  // Keeps the unpruned search small.
-  job.space[&P::micro_batch_size] = {1, 2};
-  job.space[&P::cp] = {1};
-  job.space[&P::recompute] = {Recompute{}, Recompute{RecomputeKind::full, {}, 0}};
-  job.space[&P::offload] = {Offload{}};
-  // Often too little for some plans, so that the memory test takes part.
-  job.cap = gib(random.pick<double>({2, 20, 75, 1000}));
-  return job;
 }
 
 std::vector<double> times(const std::vector<RankedPlan>& plans) {
@@ -75,7 +43,7 @@ TEST_CASE("pruning never changes the best plans, every plan is accounted for, al
   RandomPlans random(23);
   const int rounds = test_rounds(100);
   for (int i = 0; i < rounds; ++i) {
-    const Job job = random_job(random);
+    const SearchJob job = random_search_job(random);
     CAPTURE(i);
     CAPTURE(job.name);
     CAPTURE(to_word(job.recipe->kind));
@@ -115,85 +83,6 @@ TEST_CASE("pruning never changes the best plans, every plan is accounted for, al
   }
 }
 
-// A search says "cannot be faster" and "out of memory" of plans with their layers where they lie.
-TEST_CASE(
-    "no plan is faster than the best, wherever its layers lie, and none fits where none is found") {
-  RandomPlans random(59);
-  std::int64_t compared = 0, moved = 0, only_moved = 0;
-  for (int round = 0; round < test_rounds(60); ++round) {
-    Job job = random_job(random);
-    job.recipe = &recipe_of(random.pick<RecipeKind>({RecipeKind::megatron, RecipeKind::qplan}));
-    job.space.gpus = random.pick<std::int64_t>({6, 10, 12, 20});
-    job.space.job.global_batch_size = job.space.gpus * random.pick<std::int64_t>({4, 6});
-    job.space[&P::recompute] = {};
-    job.cap = gib(random.pick<double>({8, 14, 20, 40, 75}));
-    CAPTURE(round);
-    CAPTURE(job.name);
-    CAPTURE(to_word(job.recipe->kind));
-    CAPTURE(job.space.gpus);
-    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
-    const SearchResult found = search(cost, job.space, {});
-    const ClusterLimits limits = limits_of(job.hardware, job.space.gpus);
-    std::int64_t drawn = random.pick<std::int64_t>({0, 7, 19, 31});
-    const auto ask = [&](const ParallelPlan& plan, double tolerance) {
-      CAPTURE(to_string(plan));
-      if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return false;
-      if (!cost.fits(cost.memory(plan))) return false;
-      REQUIRE_FALSE(found.plans.empty());
-      CHECK(cost.step_time(plan) >= found.plans.front().step_time * (1 - tolerance));
-      return true;
-    };
-    for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
-      if (skeleton.pp == 1) continue;
-      each_plan(
-          job.model, *job.recipe, job.hardware, job.space, skeleton, [&](const ParallelPlan& plan) {
-            if (++drawn % 41 != 0) return;
-            const bool fits = ask(plan, 1e-9);
-            compared += fits ? 1 : 0;
-            if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return;
-            ParallelPlan even = plan;
-            even.pipeline_layout = balanced_layout(job.model.num_layers, plan, cost.end_work(plan));
-            if (even.pipeline_layout.empty()) return;
-            // What would gain less than a hundredth is not moved.
-            if (!ask(even, 0.01)) return;
-            ++moved;
-            only_moved += fits ? 0 : 1;
-          });
-    }
-  }
-  if (test_rounds(60) < 60) return;  // as under sanitizers: few plans are drawn
-  CHECK(compared > 600);
-  CHECK(moved > 600);
-  CHECK(only_moved > 0);
-}
-
-TEST_CASE("layers move away from the rank of a heavy head, and the step gets shorter") {
-  // 201 thousand words beside 36 layers of 2880: the head takes as long as two and a half layers.
-  const ModelSpec model = load_model("gpt-oss-120b");
-  const HardwareProfile hardware = load_hardware("h100-sxm");
-  const CostModel cost(model, recipe_of(RecipeKind::megatron), hardware, {});
-  SearchSpace space;
-  space.gpus = 64;
-  space.job.global_batch_size = 1024;
-  space[&P::pp] = {4};
-  space[&P::ep] = {8};
-  space[&P::schedule] = {ScheduleKind::one_f_one_b};
-  SearchOptions options;
-  options.top = 1;
-  const SearchResult found = search(cost, space, options);
-  REQUIRE(found.plans.size() == 1);
-  ParallelPlan even = found.plans[0].plan;
-  REQUIRE_FALSE(even.pipeline_layout.empty());
-  CHECK(even.pipeline_layout.back() < 9);
-  even.pipeline_layout.clear();
-  CHECK(found.plans[0].step_time < cost.step_time(even) * 0.97);
-  // A layout that was asked for stays.
-  space.job.pipeline_layout = {9, 9, 9, 9};
-  const SearchResult asked = search(cost, space, options);
-  REQUIRE(asked.plans.size() == 1);
-  CHECK(asked.plans[0].plan.pipeline_layout == space.job.pipeline_layout);
-}
-
 // A hybrid of 512 small experts on 32 nodes of 8: experts are spread, little else is, for tensor
 // and context parallelism cost more than they save at 4096 tokens.
 TEST_CASE("a hybrid's best plan on 256 GPUs spreads its experts, and fits") {
@@ -218,7 +107,7 @@ TEST_CASE("a search gives the same answer on one, two and eight threads") {
   RandomPlans random(29);
   const int rounds = test_rounds(8);
   for (int i = 0; i < rounds; ++i) {
-    const Job job = random_job(random);
+    const SearchJob job = random_search_job(random);
     CAPTURE(i);
     CAPTURE(job.name);
     std::vector<SearchResult> results;
@@ -245,7 +134,7 @@ TEST_CASE("whatever a sifter has seen, it says of a plan what the cost model say
   RandomPlans random(29);
   std::int64_t compared = 0;
   for (int round = 0; round < test_rounds(40); ++round) {
-    Job job = random_job(random);
+    SearchJob job = random_search_job(random);
     job.space[&P::offload] = {};
     job.space[&P::schedule] = {ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
                                ScheduleKind::zb_h1};
@@ -282,7 +171,7 @@ TEST_CASE("no plan of a family does less than the family's bound says") {
                                                    "nemotron-h-8b", "llama4-scout-17b-16e"};
   std::int64_t compared = 0, above = 0, shared = 0, families = 0;
   for (int round = 0; round < test_rounds(40); ++round) {
-    Job job = random_job(random);
+    SearchJob job = random_search_job(random);
     if (round % 2 == 1) job.name = random.pick(of_other_kinds);
     job.model = load_model(job.name);
     job.space[&P::recompute] = {};  // all that there is
@@ -344,7 +233,7 @@ TEST_CASE(
 
 TEST_CASE("plans come best first, and no plan of the front is worse in both time and memory") {
   RandomPlans random(31);
-  const Job job = random_job(random);
+  const SearchJob job = random_search_job(random);
   const CostModel cost(job.model, *job.recipe, job.hardware, {});
   const SearchResult result = search(cost, job.space, {});
   for (std::size_t i = 1; i < result.plans.size(); ++i) {
@@ -487,7 +376,7 @@ TEST_CASE(
   RandomPlans random(29);
   const int rounds = test_rounds(30);
   for (int i = 0; i < rounds; ++i) {
-    const Job job = random_job(random);
+    const SearchJob job = random_search_job(random);
     CAPTURE(i);
     CAPTURE(job.name);
     const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
@@ -514,7 +403,7 @@ TEST_CASE("how many plans are considered does not depend on how many are shown")
   RandomPlans random(41);
   const int rounds = test_rounds(12);
   for (int i = 0; i < rounds; ++i) {
-    const Job job = random_job(random);
+    const SearchJob job = random_search_job(random);
     CAPTURE(i);
     CAPTURE(job.name);
     std::vector<SearchResult> results;

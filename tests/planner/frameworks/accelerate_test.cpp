@@ -10,6 +10,7 @@
 
 #include "planner/frameworks/fix.h"
 #include "planner/frameworks/option.h"
+#include "tests/planner/frameworks/fixed.h"
 #include "tests/planner/frameworks/jobs.h"
 
 namespace qplan {
@@ -22,13 +23,7 @@ Checked ask(const std::string& text) {
 }
 
 std::string fixed(const std::string& text, const std::string& name = "accelerate.yaml") {
-  const ModelSpec model = load_model(kModel);
-  const Json config = model_config(kModel);
-  const std::vector<ConfigText> files{{name, text}};
-  const auto judge = [&](std::span<const ConfigText> texts) {
-    return check_cited(texts, question_of(model, config, 8));
-  };
-  return fix(files, judge).files[0].text;
+  return fixed_text(name, text, kModel, 8);
 }
 
 const std::string kHead = "compute_environment: LOCAL_MACHINE\n";

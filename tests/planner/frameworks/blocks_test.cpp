@@ -11,6 +11,7 @@
 #include "planner/frameworks/fix.h"
 #include "planner/frameworks/readers/formats.h"
 #include "tests/complaint.h"
+#include "tests/planner/frameworks/fixed.h"
 #include "tests/planner/frameworks/jobs.h"
 
 namespace qplan {
@@ -23,13 +24,7 @@ Checked ask(const std::string& name, const std::string& text) {
 }
 
 std::string fixed(const std::string& name, const std::string& text) {
-  const ModelSpec model = load_model(kModel);
-  const Json config = model_config(kModel);
-  const std::vector<ConfigText> files{{name, text}};
-  const auto judge = [&](std::span<const ConfigText> texts) {
-    return check_cited(texts, question_of(model, config, 8));
-  };
-  return fix(files, judge).files[0].text;
+  return fixed_text(name, text, kModel, 8);
 }
 
 const std::string kDeepspeed =
