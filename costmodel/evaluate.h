@@ -130,6 +130,10 @@ class CostModel {
   [[nodiscard]] StepBound own_work_bound(const ParallelPlan& plan) const;
   [[nodiscard]] EndWork end_work(const ParallelPlan& plan) const;
   [[nodiscard]] Seconds step_time(const ParallelPlan& plan) const;
+  // Nothing where the step takes longer than `limit` and that is seen before its schedule is
+  // simulated.
+  [[nodiscard]] std::optional<Seconds> step_time_within(const ParallelPlan& plan,
+                                                        Seconds limit) const;
   // A step of which nothing is trained: every microbatch's forward, and no more
   // (log-probabilities).
   [[nodiscard]] Seconds forward_time(const ParallelPlan& plan) const;
@@ -170,6 +174,8 @@ class CostModel {
   [[nodiscard]] std::vector<StageBusy> busy(const PlanView& view) const;
   [[nodiscard]] std::vector<StageBusy> least_busy(const PlanView& view, const SeenRuns* seen) const;
   [[nodiscard]] Seconds step_time(const PlanView& view, FreeWork free) const;
+  [[nodiscard]] std::optional<Seconds> step_time_within(const PlanView& view, FreeWork free,
+                                                        Seconds limit) const;
 
   const ModelSpec& model_;
   const Recipe& recipe_;

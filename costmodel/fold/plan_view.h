@@ -133,6 +133,7 @@ struct ScheduleHash {
            (s.whole_reductions ? 2 : 0);
   }
 };
+using Actions = std::vector<std::vector<Action>>;  // of each rank
 using RunLengths = std::vector<std::vector<ActionRun>>;
 
 struct CostModel::Memo {
@@ -144,6 +145,7 @@ struct CostModel::Memo {
   SharedMemo<PairKey, MemoryUse, PairHash> pair_memory;
   SharedMemo<DelayKey, BlockBusy, DelayHash> least, alone;
   SharedMemo<ScheduleShape, RunLengths, ScheduleHash> schedules;
+  SharedMemo<ScheduleShape, Actions, ScheduleHash> actions;
 };
 
 // Prices with some work free; remembers nothing.

@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
 
 #include "costmodel/fold/plan_view.h"
+#include "costmodel/fold/rank_alone.h"
 #include "models/program/merge.h"
 
 namespace qplan {
 namespace {
+
+constexpr Seconds kNoLimit(std::numeric_limits<double>::infinity());
 
 // The parts a plan's schedule runs.
 struct PartsInUse {
@@ -62,7 +66,7 @@ class FoldRunner {
 
   void run(int, const Action& action, StreamClocks& clocks) const {
     const Part part = part_of(action, gather_overlapped, reduce_overlapped);
-    clocks = apply(stage[static_cast<std::size_t>(action.stage)][at(part)], clocks);
+    clocks = apply((*stage[static_cast<std::size_t>(action.stage)])[at(part)], clocks);
   }
   void run_pair(int, const Action& f, const Action& b, StreamClocks& clocks) {
     const auto key = std::pair{distinct_of[static_cast<std::size_t>(f.stage)],
@@ -84,7 +88,7 @@ class FoldRunner {
     clocks = apply(after[static_cast<std::size_t>(rank)], clocks);
   }
 
-  std::vector<PartDelays> stage;
+  std::vector<const PartDelays*> stage;
   std::vector<StreamDelay> clear;
   std::vector<std::pair<StreamDelay, StreamDelay>> before;  // reduce, norm
   std::vector<StreamDelay> after;
@@ -264,7 +268,8 @@ CostModel::StageTimes CostModel::stage_times(const PlanView& v, FreeWork free) c
   return times;
 }
 
-Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
+std::optional<Seconds> CostModel::step_time_within(const PlanView& v, FreeWork free,
+                                                   Seconds limit) const {
   const ParallelPlan& plan = *v.plan;
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
 
@@ -295,8 +300,8 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   for (std::size_t i = 0; i < runner.stage.size(); ++i) {
     const auto rank =
         static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)));
-    PartDelays& own = runner.stage[i];
-    own = times_of(rank).distinct[static_cast<std::size_t>(v.stages.of_stage[i])];
+    const PartDelays& own = times_of(rank).distinct[static_cast<std::size_t>(v.stages.of_stage[i])];
+    runner.stage[i] = &own;
     if (!reduce_overlapped) {
       runner.before[rank].first = then(runner.before[rank].first, own[at(Part::reduce)]);
     }
@@ -352,6 +357,15 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     links.sends.clear();
   }
   if (free.has(Cost::host)) links.step_overhead = Seconds(0);
+  if (limit < kNoLimit && !v.schedule.pairs) {
+    const Shortened few = shorten(v.schedule, 2 * RankAlone<FoldRunner>::kPeriods);
+    const Actions& actions =
+        memo_->actions.get(few.shape, [&] { return build_schedule(few.shape); });
+    RankAlone ranks(runner, few, actions, links);
+    for (int rank = 0; rank < plan.pp; ++rank) {
+      if (ranks.least(rank) > limit) return std::nullopt;
+    }
+  }
   return step_seconds(runner, v.schedule, static_cast<int>(runner.stage.size()), links);
 }
 
@@ -360,8 +374,16 @@ Seconds CostModel::crossing(const ParallelPlan& plan) const {
   return hop_time(*this, plan, rank_grid(plan, facts_), true);
 }
 
+Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
+  return *step_time_within(v, free, kNoLimit);
+}
+
 Seconds CostModel::step_time(const ParallelPlan& plan) const {
   return step_time(view(plan), FreeWork{});
+}
+
+std::optional<Seconds> CostModel::step_time_within(const ParallelPlan& plan, Seconds limit) const {
+  return step_time_within(view(plan), FreeWork{}, limit);
 }
 
 }  // namespace qplan

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <deque>
 #include <limits>
-#include <span>
 #include <utility>
 
 #include "models/program/step_program.h"
@@ -33,15 +32,20 @@ void append(std::vector<Candidate> more, std::vector<Candidate>& to) {
   std::move(more.begin(), more.end(), std::back_inserter(to));
 }
 
-// Finds the step times of some plans, and adds them to the best.
-void price(const CostModel& cost, const SearchOptions& options, std::span<Candidate> plans,
-           BestTimes& best) {
-  parallel_for(plans.size(), thread_count(options.threads),
-               [&](std::size_t i) { plans[i].step_time = cost.step_time(plans[i].plan); });
+// Finds the step times of some plans, but of those that are not among the best whatever comes of
+// them, and adds them to the best. Returns the simulated ones.
+std::vector<Candidate> price(const CostModel& cost, const SearchOptions& options,
+                             std::vector<Candidate> plans, BestTimes& best) {
+  const Seconds limit = options.prune ? best.limit() : kNever;
+  parallel_for(plans.size(), thread_count(options.threads), [&](std::size_t i) {
+    plans[i].step_time = cost.step_time_within(plans[i].plan, limit).value_or(kNever);
+  });
+  std::erase_if(plans, [](const Candidate& c) { return c.step_time == kNever; });
   for (Candidate& c : plans) {
     c.refused = options.accepts && !best.rules_out(c.step_time) && !options.accepts(c.plan);
     if (!c.refused) best.add(c.step_time);
   }
+  return plans;
 }
 
 // Simulates plans in the order of their bounds, a fixed batch at a time, until no bound is below
@@ -51,12 +55,12 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
   constexpr std::size_t kBatch = 32;
   std::vector<Candidate> simulated;
   while (auto next = queue.first(best)) {
-    const std::size_t done = simulated.size();
-    for (; next && simulated.size() < done + kBatch; next = queue.first(best)) {
-      simulated.push_back({next->what->plan, next->what->device_peak});
+    std::vector<Candidate> batch;
+    for (; next && batch.size() < kBatch; next = queue.first(best)) {
+      batch.push_back({next->what->plan, next->what->device_peak});
       queue.pop();
     }
-    price(cost, options, std::span(simulated).subspan(done), best);
+    append(price(cost, options, std::move(batch), best), simulated);
     if (options.progress) options.progress(0.5 + 0.5 * queue.progress());
   }
   return simulated;
@@ -265,9 +269,8 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   std::vector<Candidate> simulated = simulate(cost, options, queue, best);
   append(simulate_evened(cost, space, options, queue, best, result), simulated);
   count_misfits(queue.found(), result);
-  std::vector<Candidate> less = recompute_less(cost, space, options, simulated, result);
-  price(cost, options, less, best);
-  append(std::move(less), simulated);
+  append(price(cost, options, recompute_less(cost, space, options, simulated, result), best),
+         simulated);
   std::int64_t refused = 0;
   for (const auto& [rule, of_rule] : result.infeasible) refused += of_rule.plans;
   result.simulated = std::ssize(simulated);

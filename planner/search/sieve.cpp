@@ -1,6 +1,7 @@
 #include "planner/search/sieve.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "models/program/step_program.h"
@@ -145,6 +146,10 @@ BestTimes::BestTimes(int wanted) : wanted_(static_cast<std::size_t>(std::max(wan
 void BestTimes::add(Seconds time) {
   times_.insert(std::upper_bound(times_.begin(), times_.end(), time), time);
   if (times_.size() > wanted_) times_.pop_back();
+}
+
+Seconds BestTimes::limit() const {
+  return times_.size() < wanted_ ? Seconds(std::numeric_limits<double>::infinity()) : times_.back();
 }
 
 ByBound::ByBound(const CostModel& cost, const SearchOptions& options,

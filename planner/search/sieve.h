@@ -140,6 +140,8 @@ class BestTimes {
   [[nodiscard]] bool rules_out(Seconds bound, std::size_t few) const {
     return times_.size() >= few && bound > times_[few - 1];
   }
+  // The longest that is not ruled out.
+  [[nodiscard]] Seconds limit() const;
 
  private:
   std::size_t wanted_;
