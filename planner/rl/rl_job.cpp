@@ -92,22 +92,11 @@ double imbalance_of(const std::vector<std::int64_t>& lengths, std::int64_t hidde
                                    static_cast<double>(std::max<std::int64_t>(each, 1)));
 }
 
-// Bytes of the weights that a trainer hands to its engines, and their number.
-struct HandedOver {
-  Bytes bytes;
-  double tensors = 0;
-};
-HandedOver weights_of(const ModelSpec& model, const RolloutLayout& layout) {
-  const auto parameters = static_cast<double>(count_parameters(model).total());
-  const double each = layout.precision == Precision::fp8 ? 1 : 2;
-  return {Bytes(each * parameters), static_cast<double>(model_parameters(model).size())};
-}
-
 // Every engine's GPU is handed the whole model piece by piece, of which it keeps its part: the
 // trainer's ranks gather each tensor from those that hold it (slime, verl and NeMo-RL alike).
 Seconds refit_time(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
-                   const RolloutLayout& layout, std::int64_t gpus) {
-  const HandedOver handed = weights_of(cost.model(), layout);
+                   const RolloutSide& rollout, std::int64_t gpus) {
+  const double each = rollout.layout.precision == Precision::fp8 ? 1 : 2;  // bytes
   const int domain = cost.hardware().link.nvlink_domain;
   const std::int64_t holders =
       job.colocated() ? std::min<std::int64_t>(plan.world(),
@@ -117,11 +106,12 @@ Seconds refit_time(const CostModel& cost, const RlJob& job, const ParallelPlan& 
     const std::int64_t size = plan.zero == 3 && job.colocated() ? plan.world() : holders;
     const Collective gather{
         job.colocated() ? CollectiveKind::all_gather : CollectiveKind::broadcast, Axis::world,
-        handed.bytes};
+        Bytes(each * rollout.refit.parameters)};
     const GroupShape group = shape_of_groups(1, size, domain, gpus);
-    return collective_price(gather, group, cost.hardware()).time + kTensorHandOver * handed.tensors;
+    return collective_price(gather, group, cost.hardware()).time +
+           kTensorHandOver * rollout.refit.tensors;
   }
-  return kTensorHandOver * handed.tensors;
+  return kTensorHandOver * rollout.refit.tensors;
 }
 
 // Logits of a micro-batch whose log-probabilities are made, on the rank that has them.
@@ -279,32 +269,49 @@ ParallelPlan update_plan(const RlJob& job, const ModelSpec& model, const Paralle
   return update;
 }
 
-RolloutCost rollout_cost(const RolloutModel& engine, const RlJob& job, const RolloutLayout& layout,
-                         std::int64_t gpus) {
-  const std::int64_t engines = std::max<std::int64_t>(1, gpus / layout.gpus());
-  return engine.cost({.sequences = ceil_div(job.answers(), engines),
-                      .prompts = ceil_div(job.prompts, engines),
-                      .prompt_len = job.prompt_len,
-                      .response = job.response,
-                      .in_flight = std::max<std::int64_t>(1, job.staleness)});
+HandedOver handed_over(const ModelSpec& model) {
+  return {static_cast<double>(count_parameters(model).total()),
+          static_cast<double>(model_parameters(model).size())};
 }
 
-TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const ParallelPlan& plan) {
+RolloutSide rollout_side(const CostModel& cost, const RlJob& job, const RolloutLayout& layout,
+                         std::int64_t gpus, const HandedOver& refit) {
+  RolloutSide side{layout, {}, {}, {}, refit};
+  if (!job.generates()) return side;
+  const RolloutModel engine(cost.model(), cost.hardware(), layout, cost.facts());
+  const std::int64_t engines = std::max<std::int64_t>(1, gpus / layout.gpus());
+  side.cost = engine.cost({.sequences = ceil_div(job.answers(), engines),
+                           .prompts = ceil_div(job.prompts, engines),
+                           .prompt_len = job.prompt_len,
+                           .response = job.response,
+                           .in_flight = std::max<std::int64_t>(1, job.staleness)});
+  side.weights = engine.weights();
+  side.cache_room = engine.cache_room();
+  return side;
+}
+
+TrainerCost trainer_memory(const CostModel& cost, const RlJob& job, const ParallelPlan& plan) {
   TrainerCost trainer;
   trainer.packing = packing_of(job, cost.model(), plan);
-  // Memory is what a full sequence takes, time what the mean one does.
-  ParallelPlan filled = filled_plan(plan, trainer.packing, cost.model().moe.has_value());
   ParallelPlan update = update_plan(job, cost.model(), plan);
-  if (job.loss != LossKind::by_framework) filled.loss = update.loss = job.loss;
-  ParallelPlan forward = filled;
-  forward.recompute = {};
-  trainer.update = cost.step_time(filled) * trainer.packing.imbalance;
-  trainer.forward = cost.forward_time(forward) * trainer.packing.imbalance;
+  if (job.loss != LossKind::by_framework) update.loss = job.loss;
   update.seq_len = tokens_of_update(job, plan, trainer.packing, false);
   trainer.memory = cost.memory(update);
   if (!job.by_number) return trainer;
   update.seq_len = tokens_of_update(job, plan, trainer.packing, true);
   trainer.longest = cost.memory(update);
+  return trainer;
+}
+
+TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const ParallelPlan& plan) {
+  TrainerCost trainer = trainer_memory(cost, job, plan);
+  // Memory is what a full sequence takes, time what the mean one does.
+  ParallelPlan filled = filled_plan(plan, trainer.packing, cost.model().moe.has_value());
+  if (job.loss != LossKind::by_framework) filled.loss = job.loss;
+  ParallelPlan forward = filled;
+  forward.recompute = {};
+  trainer.update = cost.step_time(filled) * trainer.packing.imbalance;
+  trainer.forward = cost.forward_time(forward) * trainer.packing.imbalance;
   return trainer;
 }
 
@@ -316,22 +323,20 @@ Bytes engine_asleep(const RlJob& job, const RolloutLayout& layout,
 
 RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
                        const RolloutLayout& layout, std::int64_t gpus) {
-  RolloutCost rollout;
-  if (job.generates()) {
-    const RolloutModel engine(cost.model(), cost.hardware(), layout, cost.facts());
-    rollout = rollout_cost(engine, job, layout, job.colocated() ? gpus : job.rollout_gpus);
-  }
-  return evaluate_rl(cost, job, plan, trainer_cost(cost, job, plan), layout, rollout, gpus);
+  const RolloutSide rollout =
+      rollout_side(cost, job, layout, job.colocated() ? gpus : job.rollout_gpus,
+                   job.generates() ? handed_over(cost.model()) : HandedOver{});
+  return evaluate_rl(cost, job, plan, trainer_cost(cost, job, plan), rollout, gpus);
 }
 
 RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
-                       const TrainerCost& trained, const RolloutLayout& layout,
-                       const RolloutCost& rollout, std::int64_t gpus) {
+                       const TrainerCost& trained, const RolloutSide& rollout, std::int64_t gpus) {
   RlEstimate result;
+  const RolloutLayout& layout = rollout.layout;
   const HardwareProfile& hardware = cost.hardware();
   const Packing& packing = trained.packing;
   result.packing = packing;
-  result.rollout = rollout;
+  result.rollout = rollout.cost;
   const StageMemory& stage = trained.memory.worst_stage();
   const std::int64_t batches = std::max<std::int64_t>(1, job.answers() / job.batch());
   result.optimizer_steps = job.epochs * batches;
@@ -351,13 +356,16 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   const bool critic = job.algorithm == Algorithm::ppo;
   const bool reference = job.reference && job.algorithm != Algorithm::sft;
   const Bytes asleep = engine_asleep(job, layout, hardware);
-  const Bytes training = stage.device + asleep + (critic && !moves ? states : Bytes(0));
-  const Bytes passing = stage.device - stage.activations + asleep;
+  // Of the policy's size. Where nothing moves, its states stay whatever the policy does.
+  const Bytes critic_stays = critic && !moves ? states : Bytes(0);
+  const Bytes training = stage.device + asleep + critic_stays;
+  const Bytes passing = stage.device - stage.activations + asleep + critic_stays;
   // Forwards keep neither gradients nor, where states come back one by one, the optimizer's.
   const PassLogits logits = pass_logits(job, cost.model(), plan);
   const auto scored_by = [&](const StageMemory& s, Bytes more) {
     const bool gone = moves && !job.moments_stay;
-    return s.device - s.activations - s.gradients - (gone ? s.optimizer : Bytes(0)) + asleep + more;
+    return s.device - s.activations - s.gradients - (gone ? s.optimizer : Bytes(0)) + asleep +
+           critic_stays + more;
   };
   const bool counted = job.logit_bytes > 0 && job.generates();
   const Bytes scoring = counted ? std::max(scored_by(stage, Bytes(0)),
@@ -394,30 +402,28 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   if (!job.generates()) {
     trainer(phases);
   } else {
-    const RolloutModel engine(cost.model(), hardware, layout, cost.facts());
     const std::int64_t engines = std::max<std::int64_t>(1, rollout_gpus / layout.gpus());
-    const Bytes left = job.colocated()
-                           ? (job.offload_trainer ? states - moved + context : states + context)
-                           : Bytes(0);
+    const Bytes left =
+        job.colocated() ? (job.offload_trainer ? states - moved : states + critic_stays) + context
+                        : Bytes(0);
     generating = usable * layout.memory_share + left;
-    if (engine.cache_room().value() <= 0) {
+    if (rollout.cache_room.value() <= 0) {
       result.misfit = fmt::format(
           "an engine of {} GPU{} holds {} of weights on each, and its share is {} of {}",
-          layout.gpus(), layout.gpus() == 1 ? "" : "s", human_bytes(engine.weights()),
+          layout.gpus(), layout.gpus() == 1 ? "" : "s", human_bytes(rollout.weights),
           percent(layout.memory_share) + "%", human_bytes(usable));
     }
     const auto generate = [&](PhaseList& side) {
       if (job.colocated() && job.sleep_level == 1) {
-        side.add("engine wakes", engine.weights() / in + kChangeOfHands, generating, rollout_gpus);
+        side.add("engine wakes", rollout.weights / in + kChangeOfHands, generating, rollout_gpus);
       }
-      side.add("refit", refit_time(cost, job, plan, layout, gpus) + kChangeOfHands, generating,
+      side.add("refit", refit_time(cost, job, plan, rollout, gpus) + kChangeOfHands, generating,
                rollout_gpus, "the trainer's weights to the engines");
       side.add("rollout", result.rollout.time(), generating, rollout_gpus,
                fmt::format("{} engine{} of {}, {} answers each", engines, engines == 1 ? "" : "s",
                            to_string(layout), ceil_div(job.answers(), engines)));
       if (job.colocated() && job.sleep_level == 1) {
-        side.add("engine sleeps", engine.weights() / out + kChangeOfHands, generating,
-                 rollout_gpus);
+        side.add("engine sleeps", rollout.weights / out + kChangeOfHands, generating, rollout_gpus);
       }
     };
     generate(phases);
@@ -457,7 +463,7 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   // Without its adapters the policy is its own reference.
   if (reference && plan.lora_rank == 0) host += stage.weights * node_gpus;
   if (job.generates() && job.colocated() && job.sleep_level == 1) {
-    host += RolloutModel(cost.model(), hardware, layout, cost.facts()).weights() * node_gpus;
+    host += rollout.weights * node_gpus;
   }
   result.host_per_node = host;
   result.host_room = trained.memory.host_room;

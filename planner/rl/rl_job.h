@@ -123,9 +123,23 @@ struct RlEstimate {
   std::int64_t longest_tokens = 0, tokens_that_fit = 0;
 };
 
-// The answers' cost on engines of `layout`, of which `gpus` make as many as they hold.
-RolloutCost rollout_cost(const RolloutModel& engine, const RlJob& job, const RolloutLayout& layout,
-                         std::int64_t gpus);
+// What a trainer hands to its engines. Counted tensor by tensor: once a model, not once a plan.
+struct HandedOver {
+  double parameters = 0, tensors = 0;
+};
+HandedOver handed_over(const ModelSpec& model);
+
+// What the answers' side takes, whatever trains.
+struct RolloutSide {
+  RolloutLayout layout;
+  RolloutCost cost;
+  Bytes weights, cache_room;  // of one of an engine's GPUs
+  HandedOver refit;
+};
+// On engines of `layout`, of which `gpus` make as many as they hold. Nothing, where the job makes
+// no answers.
+RolloutSide rollout_side(const CostModel& cost, const RlJob& job, const RolloutLayout& layout,
+                         std::int64_t gpus, const HandedOver& refit);
 
 // What the training side takes, whatever makes the answers.
 struct TrainerCost {
@@ -134,7 +148,8 @@ struct TrainerCost {
   MemoryEstimate memory;    // of full sequences, or of the answers of a micro-batch (by_number)
   MemoryEstimate longest;   // where those are all of the longest
 };
-// No rule forbids update_plan().
+// No rule forbids update_plan(). What of it takes memory is known some hundred times sooner.
+TrainerCost trainer_memory(const CostModel& cost, const RlJob& job, const ParallelPlan& plan);
 TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const ParallelPlan& plan);
 
 // `cost` prices the training side on its GPUs; `gpus` is the whole job's. No rule forbids
@@ -143,7 +158,6 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
                        const RolloutLayout& layout, std::int64_t gpus);
 // The same of costs that are known already.
 RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
-                       const TrainerCost& trainer, const RolloutLayout& layout,
-                       const RolloutCost& rollout, std::int64_t gpus);
+                       const TrainerCost& trainer, const RolloutSide& rollout, std::int64_t gpus);
 
 }  // namespace qplan

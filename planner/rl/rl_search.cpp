@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "planner/rules/feasible.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 // Training plans and layouts that are combined, best first by their own time: the sum of two times
 // is least among few of each, unless memory forbids.
-constexpr int kPlansCombined = 12;
+constexpr int kPlansCombined = 48;
 constexpr std::size_t kLayoutsCombined = 6;
 
 // Eighths of the GPUs, in whole nodes where there are several, where both sides run at once;
@@ -56,9 +57,9 @@ ParallelPlan in_one_sequence(ParallelPlan plan) {
   return plan;
 }
 
-struct PricedLayout {
-  RolloutLayout layout;
-  RolloutCost cost;
+// A training plan, and with the batch that the job's answers make of it.
+struct TrainingPlan {
+  ParallelPlan plan, update;
 };
 
 }  // namespace
@@ -94,7 +95,9 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
   RlSearchResult result;
   std::vector<RlPlan> found;
   std::vector<std::int64_t> splits = {0};
+  HandedOver refit;
   if (job.generates()) {
+    refit = handed_over(cost.model());
     splits = splits_of(job, space.gpus, cost.hardware().link.gpus_per_node);
     if (!options.split && job.colocated() && job.staleness == 0) splits = {0};
   }
@@ -105,21 +108,19 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
 
     // The rollout's side: every layout's time.
     const std::int64_t engines_on = aside > 0 ? aside : space.gpus;
-    std::vector<PricedLayout> layouts;
+    std::vector<RolloutSide> layouts;
     if (job.generates()) {
       const std::vector<RolloutLayout> candidates =
           options.layouts.empty() ? rollout_layouts(cost.model(), engines_on) : options.layouts;
       for (const RolloutLayout& layout : candidates) {
         if (engines_on % layout.gpus() != 0) continue;
         ++result.layouts;
-        const RolloutModel engine(cost.model(), cost.hardware(), layout, cost.facts());
-        if (engine.cache_room().value() <= 0) continue;
-        layouts.push_back({layout, rollout_cost(engine, split, layout, engines_on)});
+        const RolloutSide side = rollout_side(cost, split, layout, engines_on, refit);
+        if (side.cache_room.value() > 0) layouts.push_back(side);
       }
-      std::stable_sort(layouts.begin(), layouts.end(),
-                       [](const PricedLayout& a, const PricedLayout& b) {
-                         return a.cost.time() < b.cost.time();
-                       });
+      std::stable_sort(
+          layouts.begin(), layouts.end(),
+          [](const RolloutSide& a, const RolloutSide& b) { return a.cost.time() < b.cost.time(); });
       if (layouts.size() > kLayoutsCombined) layouts.resize(kLayoutsCombined);
     } else {
       layouts.push_back({});
@@ -133,35 +134,59 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
     const Packing packing = packing_of(split, cost.model(), one);
     training.job.document_len = packing.document;
     if (cost.model().moe) training.job.routing = Routing::natural;
+    const ClusterLimits limits = limits_of(cost.hardware(), training.gpus);
+    // As the step runs it, where no rule forbids that: its own packing makes another batch than was
+    // searched with.
+    const auto in_step = [&](ParallelPlan plan) -> std::optional<TrainingPlan> {
+      plan.document_len = space.job.document_len;
+      if (options.one_sequence && job.packed) plan = in_one_sequence(std::move(plan));
+      ParallelPlan update = update_plan(split, cost.model(), plan);
+      if (!broken_rule(cost.model(), update, cost.recipe(), limits).empty()) return std::nullopt;
+      return TrainingPlan{std::move(plan), std::move(update)};
+    };
+    const auto evaluated = [&](const ParallelPlan& plan, const TrainerCost& trainer,
+                               const RolloutSide& rollout) {
+      return evaluate_rl(cost, split, plan, trainer, rollout, space.gpus);
+    };
+    // Beside an engine asleep, a critic, or what stays while answers are made.
+    const auto fits_in_step = [&](const ParallelPlan& searched) {
+      const auto plan = in_step(searched);
+      if (!plan) return false;
+      const TrainerCost trainer = trainer_memory(cost, split, plan->plan);
+      return std::any_of(layouts.begin(), layouts.end(), [&](const RolloutSide& layout) {
+        return evaluated(plan->plan, trainer, layout).fits;
+      });
+    };
     SearchOptions search_options = options.search;
     search_options.top = std::max(kPlansCombined, options.search.top);
     search_options.alone = false;
-    std::vector<ParallelPlan> candidates;
-    for (const std::int64_t batch : batches_of(packing, training.gpus, options.one_sequence)) {
-      training.job.global_batch_size = batch;
-      const SearchResult plans = options.find ? options.find(split, training, search_options)
-                                              : search(cost, training, search_options);
-      result.considered += plans.considered;
-      for (const RankedPlan& ranked : plans.plans) candidates.push_back(ranked.plan);
+    const auto find = [&](const SearchOptions& how) {
+      std::vector<ParallelPlan> plans;
+      for (const std::int64_t batch : batches_of(packing, training.gpus, options.one_sequence)) {
+        training.job.global_batch_size = batch;
+        const SearchResult of_batch =
+            options.find ? options.find(split, training, how) : search(cost, training, how);
+        result.considered += of_batch.considered;
+        for (const RankedPlan& ranked : of_batch.plans) plans.push_back(ranked.plan);
+      }
+      return plans;
+    };
+    search_options.accepts = fits_in_step;
+    std::vector<ParallelPlan> candidates = find(search_options);
+    if (candidates.empty()) {  // what comes nearest
+      search_options.accepts = nullptr;
+      candidates = find(search_options);
     }
     std::vector<ParallelPlan> seen;
-    for (ParallelPlan& plan : candidates) {
-      plan.document_len = space.job.document_len;
-      if (options.one_sequence && job.packed) plan = in_one_sequence(std::move(plan));
-      // Its own packing makes another batch than was searched with.
-      const ParallelPlan update = update_plan(split, cost.model(), plan);
-      const ClusterLimits limits = limits_of(cost.hardware(), training.gpus);
-      if (!broken_rule(cost.model(), update, cost.recipe(), limits).empty()) continue;
-      if (std::find(seen.begin(), seen.end(), update) != seen.end()) continue;
-      seen.push_back(update);
-      const TrainerCost trainer = trainer_cost(cost, split, plan);
-      for (const PricedLayout& priced : layouts) {
+    for (ParallelPlan& candidate : candidates) {
+      const auto plan = in_step(std::move(candidate));
+      if (!plan || std::find(seen.begin(), seen.end(), plan->update) != seen.end()) continue;
+      seen.push_back(plan->update);
+      const TrainerCost trainer = trainer_cost(cost, split, plan->plan);
+      for (const RolloutSide& priced : layouts) {
         ++result.combined;
-        RlPlan combined{
-            plan, priced.layout, aside,
-            evaluate_rl(cost, split, plan, trainer, priced.layout, priced.cost, space.gpus)};
-        combined.plan = update;
-        found.push_back(std::move(combined));
+        found.push_back(
+            {plan->update, priced.layout, aside, evaluated(plan->plan, trainer, priced)});
       }
     }
   }

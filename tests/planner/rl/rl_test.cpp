@@ -287,6 +287,68 @@ TEST_CASE(
   }
 }
 
+// The critic's states, a sleeping engine and what stays while answers are made are no part of the
+// training plan that is searched: the fastest dozen plans by themselves may all be too large.
+TEST_CASE("of a step's plans none that somebody names is faster than what is found") {
+  struct Question {
+    std::string model;
+    int gpus, longest;
+    Algorithm algorithm;
+    bool older, stays;
+  };
+  for (const Question& q : {Question{"qwen3-8b", 16, 4096, Algorithm::ppo, true, false},
+                            Question{"qwen3-8b", 16, 4096, Algorithm::ppo, false, true},
+                            Question{"llama3-8b", 16, 8192, Algorithm::dpo, false, false}}) {
+    CAPTURE(q.model);
+    const ModelSpec model = load_model(q.model);
+    const CostModel cost = cost_of(model);
+    RlJob job = grpo();
+    job.algorithm = q.algorithm;
+    job.response = {.mean = q.longest / 2.0, .max = q.longest};
+    job.staleness = q.older ? 1 : 0;
+    job.offload_trainer = !q.stays;
+    SearchSpace space;
+    space.gpus = q.gpus;
+    space.job.seq_len = q.longest + 512;
+    RlSearchOptions options;
+    options.search.top = 1;
+    const RlSearchResult all = search_rl(cost, job, space, options);
+    REQUIRE(!all.plans.empty());
+    for (const int tp : {1, 2, 4}) {
+      SearchSpace named = space;
+      named[&ParallelPlan::tp] = {tp};
+      const RlSearchResult some = search_rl(cost, job, named, options);
+      CAPTURE(tp);
+      if (some.plans.empty()) continue;
+      CHECK(all.plans.front().estimate.step_time <= some.plans.front().estimate.step_time);
+    }
+  }
+}
+
+TEST_CASE("a critic that stays is there while answers are made, and while others are scored") {
+  const ModelSpec model = load_model("qwen3-8b");
+  const CostModel cost = cost_of(model);
+  const ParallelPlan plan = parse_plan("tp2 pp4 dp2 zero1 mbs2 seq4608");
+  const RolloutLayout layout = parse_rollout_layout("tp4 share0.6");
+  RlJob job = grpo();
+  job.offload_trainer = false;
+  const RlEstimate alone = evaluate_rl(cost, job, plan, layout, 16);
+  job.algorithm = Algorithm::ppo;
+  const RlEstimate with = evaluate_rl(cost, job, plan, layout, 16);
+  const auto device = [](const RlEstimate& of, std::string_view name) {
+    const auto phase = std::find_if(of.phases.begin(), of.phases.end(),
+                                    [&](const RlPhase& p) { return p.name == name; });
+    REQUIRE(phase != of.phases.end());
+    return phase->device;
+  };
+  const Bytes critic = device(with, "update") - device(alone, "update");
+  CHECK(critic > gib(5));
+  for (const std::string_view phase : {"rollout", "refit", "log-probabilities"}) {
+    CAPTURE(phase);
+    CHECK((device(with, phase) - device(alone, phase)).value() == doctest::Approx(critic.value()));
+  }
+}
+
 // docs/evidence/rl.md has the table (scripts/rl_accuracy.py).
 TEST_CASE("published GRPO steps are within a tenth in the median") {
   const CsvTable rows = read_csv_file(QPLAN_TEST_DATA "/runs/rl_steps.csv");
