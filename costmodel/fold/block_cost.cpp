@@ -262,49 +262,75 @@ Seconds hook_time(const Op& op, const Recipe& recipe, int zero) {
   return hooks;
 }
 
-void stretch(const OpList& ops, std::vector<Duration>& durations,
-             const std::vector<Slowdown>& slowdowns) {
-  const bool any =
-      std::any_of(ops.begin(), ops.end(), [](const Op& op) { return is_comm(op.stream); });
-  if (!any) return;
-  // Three copies; the middle one sees both neighbours.
+namespace {
+
+// How long ops take that ran for `now` beside each other, by how long they do alone.
+std::vector<Duration> beside_each_other(const OpList& ops, const std::vector<Duration>& alone,
+                                        const std::vector<Duration>& now,
+                                        const std::vector<Slowdown>& slowdowns) {
+  // Three copies; the middle one sees both neighbours. Communication that nobody waits for may fall
+  // behind by more copies, but behind the last there is no compute beside it either.
   StreamClocks clocks = clocks_at_zero();
   std::vector<Span> middle(ops.size()), compute;
   std::vector<Beside> comm;
   for (int copy = 0; copy < 3; ++copy) {
     for (std::size_t i = 0; i < ops.size(); ++i) {
-      advance(clocks, ops[i], durations[i]);
+      advance(clocks, ops[i], now[i]);
       const double end = clocks(index(ops[i].stream)).seconds().value();
-      const Span span{end - durations[i].time.value(), end};
+      const Span span{end - now[i].time.value(), end};
       if (copy == 1) middle[i] = span;
       if (ops[i].stream == Stream::compute) compute.push_back(span);
-      if (is_comm(ops[i].stream)) {
-        comm.push_back({span, slowdowns[i].compute});
-      }
+      if (is_comm(ops[i].stream)) comm.push_back({span, slowdowns[i].compute});
     }
   }
-  std::vector<Duration> stretched = durations;
+  std::vector<Duration> stretched = alone;
   for (std::size_t i = 0; i < ops.size(); ++i) {
     if (!is_comm(ops[i].stream) && ops[i].stream != Stream::compute) continue;
-    if (durations[i].time.value() <= 0) continue;
+    if (alone[i].time.value() <= 0) continue;
     const Span own = middle[i];
     double beside = 0;  // time beside work of the other kind
-    double lost = 0;    // ... times how much slower it goes there
+    double lost = 0;    // ... of which it gets nothing done
     const auto add = [&](Span other, double sigma) {
       const double shared = overlap(own, other);
       beside += shared;
-      lost += shared * (sigma - 1);
+      lost += shared * (1 - 1 / sigma);
     };
     if (is_comm(ops[i].stream)) {
       for (const Span& other : compute) add(other, slowdowns[i].comm);
     } else {
       for (const Beside& other : comm) add(other.span, other.slowdown);
     }
-    // Two collectives at once slow compute no more than one does.
     const double length = own.end - own.begin;
-    stretched[i].time *= 1 + lost / std::max(length, beside);
+    if (beside < length) {
+      stretched[i].time += Seconds(lost);
+    } else {  // all of it; two collectives at once slow compute no more than one does
+      stretched[i].time *= 1 / (1 - lost / beside);
+    }
   }
-  durations = stretched;
+  return stretched;
+}
+
+bool settled(const Duration& a, const Duration& b) {
+  return std::abs((a.time - b.time).value()) <= 1e-6 * b.time.value();
+}
+
+}  // namespace
+
+// What one loses depends on how long the other still runs, which depends on what that loses: a
+// round moves an end by a fraction of what the round before did.
+void stretch(const OpList& ops, std::vector<Duration>& durations,
+             const std::vector<Slowdown>& slowdowns) {
+  const bool any =
+      std::any_of(ops.begin(), ops.end(), [](const Op& op) { return is_comm(op.stream); });
+  if (!any) return;
+  constexpr int kMostRounds = 12;
+  const std::vector<Duration> alone = durations;
+  bool moved = true;
+  for (int round = 0; moved && round < kMostRounds; ++round) {
+    std::vector<Duration> next = beside_each_other(ops, alone, durations, slowdowns);
+    moved = !std::equal(next.begin(), next.end(), durations.begin(), settled);
+    durations = std::move(next);
+  }
 }
 
 // Left to itself, Transformer Engine takes cuDNN's attention from Hopper on and FlashAttention-2
