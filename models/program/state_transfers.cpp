@@ -226,8 +226,8 @@ void StateBuilder::sum_shared(std::int64_t count, Axis axis, Role role) {
 
 void StateBuilder::sum_embedding_copies() {
   const auto& s = c_.shape;
-  const bool has_copy = s.kind == BlockKind::embedding && c_.recipe.states.sums_shared_gradients &&
-                        s.embedding_table == EmbeddingTable::copied;
+  const bool has_copy =
+      s.kind == BlockKind::embedding && s.embedding_table == EmbeddingTable::copied;
   if (!has_copy && !copies_embedding(c_.model, s)) return;
   sum_shared(vocabulary_share(c_.model, s) * c_.model.hidden_size, Axis::embedding,
              Role::tied_gradients);
