@@ -124,6 +124,10 @@ InNode in_node_as_measured(CollectiveKind kind, Bytes bytes, int ranks,
   return result;
 }
 
+// What a pair reaches of PCIe, which passes no third GPU's root port: 0.6 to 0.8
+// (docs/reference/physics.md 1.7).
+constexpr double kPairOfPcie = 0.7;
+
 // A ring over PCIe, where a node has no NVLink and nothing was measured: each rank sends and
 // receives at once, at what rings reach of PCIe while all GPUs use it, by the faster of NCCL's
 // protocols.
@@ -134,8 +138,9 @@ InNode over_pcie(CollectiveKind kind, Bytes bytes, int ranks, const HardwareProf
                       : kind == CollectiveKind::all_reduce ? 2 * around
                                                            : around;
   const Interconnect& link = hardware.link;
-  const Seconds transfer =
-      bytes * bus_factor(kind, ranks) / (pcie_rate(link) * link.ring_share_of_pcie);
+  const double share =
+      ranks == 2 ? std::max(link.ring_share_of_pcie, kPairOfPcie) : link.ring_share_of_pcie;
+  const Seconds transfer = bytes * bus_factor(kind, ranks) / (pcie_rate(link) * share);
   Seconds best(1e30);
   for (const NcclProtocol& p : hardware.nccl.ring) {
     if (!p.pcie_hop) continue;
