@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <ostream>
 
@@ -36,6 +37,21 @@ SetOption set_by(std::vector<std::string>& by) {
     for (const std::string& word : by) {
       if (std::find(known.begin(), known.end(), word) != known.end()) continue;
       unknown_word(option + " word", word, known);
+    }
+  };
+  return {{.known = known}, set};
+}
+
+SetOption set_grades(std::vector<std::string>& grades) {
+  const std::vector<std::string> known{"A", "B", "C"};
+  const auto set = [&grades, known](const std::string& option, const std::string& text) {
+    grades.clear();
+    for (std::string grade : split_list(text)) {
+      for (char& c : grade) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+      if (std::find(known.begin(), known.end(), grade) == known.end()) {
+        unknown_word(option + " word", grade, known);
+      }
+      grades.push_back(std::move(grade));
     }
   };
   return {{.known = known}, set};
@@ -98,9 +114,7 @@ void add_options(CommandLine& line, AccuracyWords& question) {
               set_by(question.by));
   line.option(
       {"--grade", "GRADE,...", "which rows count: A fully stated, B nearly, C do not judge", "A,B"},
-      [&question](const std::string&, const std::string& text) {
-        question.grades = split_list(text);
-      });
+      set_grades(question.grades));
   line.option(
       {"--max-error", "RATIO", "exit 1 above this median error of step time (0.1: 10%)", ""},
       set_given(question.max_error, set_number, 0.0, 1e6));

@@ -27,6 +27,7 @@
 #include "cli/output.h"
 #include "models/error.h"
 #include "planner/frameworks/fix.h"
+#include "planner/rl/rl_job.h"
 
 namespace qplan {
 namespace {
@@ -212,6 +213,11 @@ FoundInFiles judge_job(CheckWords question, std::vector<ConfigText> files) {
     found.yours = ask(*found.job, found.checked.plan);
     if (found.checked.step && found.yours->estimate) {
       found.step = estimate_step(*found.job, found.checked);
+    }
+    // What a step trains with is what the best one is told by.
+    if (found.step && step_is_job(found.checked)) {
+      found.yours = ask(*found.job,
+                        update_plan(found.checked.step->job, found.job->model, found.checked.plan));
     }
     if (question.best) {
       step_is_job(found.checked) ? find_best_step(found, question.choices)

@@ -77,7 +77,8 @@ ComparedPlan plan_of_files(const CompareQuestion& question, const std::vector<st
   const Checked checked = check_files(asked, *any, files);
   const std::string named = fmt::format("{}", fmt::join(names, ", "));
   if (!speaks_of_plan(checked)) {
-    throw Error(fmt::format("{} say no plan; `qplan check` says what is wrong", named));
+    throw Error(fmt::format("{} say{} no plan; `qplan check` says what is wrong", named,
+                            names.size() == 1 ? "s" : ""));
   }
   if (checked.step) {
     throw Error(
@@ -151,7 +152,11 @@ std::string with_sign(double value, std::string text) {
   return nothing ? "0" : (value < 0 ? "-" : "+") + std::move(text);
 }
 
+// No op takes a nanosecond: a smaller difference is the rounding of sums.
+constexpr double kRoundingSeconds = 1e-9;
+
 std::string seconds_delta(Seconds time) {
+  if (std::abs(time.value()) < kRoundingSeconds) return "0";
   return with_sign(time.value(), significant(std::abs(time.value())));
 }
 
@@ -243,7 +248,7 @@ std::string mostly_text(const PlanDelta& delta) {
   std::string text = parts[0].second;
   // A second part is worth a word where it is a third of the first at least.
   if (parts[1].first > parts[0].first / 3) text += ", " + parts[1].second;
-  return parts[0].first > 0 ? text : "";
+  return parts[0].first >= kRoundingSeconds ? text : "";
 }
 
 std::string change_text(const Causes& causes, const std::vector<std::size_t>& changes) {

@@ -8,6 +8,7 @@
 #include <ostream>
 #include <utility>
 
+#include "cli/html_page.h"
 #include "cli/option_table.h"
 #include "cli/options.h"
 #include "models/error.h"
@@ -53,6 +54,11 @@ std::string verb_names(const std::vector<Json>& tables) {
   Strings names;
   for (const Json& table : tables) names.push_back(table["verb"]);
   return fmt::format("{}", fmt::join(names, " "));
+}
+
+// "search|predict|...": what `report` asks.
+std::string drawn_pattern() {
+  return replaced(drawn_verbs(), ", ", "|");
 }
 
 // ---- bash ----
@@ -132,6 +138,12 @@ _qplan() {
     prev=${COMP_WORDS[COMP_CWORD - 2]}
   fi
   [[ $prev != --* ]] || prev=${prev//_/-}
+  # What stands behind the verb that report asks is that verb's.
+  if [[ $verb == report ]] && ((COMP_CWORD > 2)); then
+    case ${COMP_WORDS[2]} in
+      @drawn@) verb=${COMP_WORDS[2]} ;;
+    esac
+  fi
   case $verb:$prev in
 @values@  esac
   if ((value == 0)) || [[ $value == 2 && $cur == -* ]]; then
@@ -239,6 +251,11 @@ _qplan() {
   case $state in
     verb) _describe -t verbs verb verbs ;;
     rest)
+      if [[ $words[1] == report ]] && (( CURRENT > 2 )); then
+        case $words[2] in
+          @drawn@) shift words; (( CURRENT-- )) ;;
+        esac
+      fi
       case $words[1] in
 @options@        help) _arguments '1: :(@verbs@)' ;;
       esac
@@ -291,12 +308,14 @@ Strings shell_names() {
 
 std::string bash_completions(const std::vector<Json>& tables) {
   std::string script = replaced(std::string(kBash), "@values@", bash_arms(tables));
+  script = replaced(std::move(script), "@drawn@", drawn_pattern());
   script = replaced(std::move(script), "@options@", bash_verbs(tables));
   return replaced(std::move(script), "@verbs@", verb_names(tables));
 }
 
 std::string zsh_completions(const std::vector<Json>& tables) {
   std::string script = replaced(std::string(kZsh), "@summaries@", zsh_summaries(tables));
+  script = replaced(std::move(script), "@drawn@", drawn_pattern());
   script = replaced(std::move(script), "@options@", zsh_verbs(tables));
   return replaced(std::move(script), "@verbs@", verb_names(tables));
 }

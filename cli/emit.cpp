@@ -13,10 +13,14 @@
 #include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
+#include "cli/default_hardware.h"
 #include "cli/output.h"
+#include "cli/plan_words.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "costmodel/profiles/pod_levels.h"
 #include "models/error.h"
+#include "planner/frameworks/emit_mark.h"
 
 namespace qplan {
 namespace {
@@ -53,13 +57,40 @@ PlanFile asked_plan_file(const EmitQuestion& question) {
   return file;
 }
 
+// What check() has to be told of the machine, as options; empty: it takes the same by itself.
+std::string machine_options(const Job& job) {
+  const JobChoices& choices = job.choices;
+  std::string words;
+  if (!job.kinds.empty()) {
+    words += " --hardware " + *choices.hardware;
+  } else if (job.hardware_profile.is_null() && job.hardware.name != kDefaultHardware) {
+    words += " --hardware " + job.hardware.name;
+  }
+  const Json changed = overrides_to_json(choices);
+  for (const char* key :
+       {"gpus_per_node", "nics_per_node", "nic_gb_per_s", "oversubscription", "memory_cap_gib"}) {
+    if (changed.contains(key))
+      words += fmt::format(" {} {}", option_name(key), changed[key].dump());
+  }
+  if (choices.pods) words += " --pods " + pods_text(*choices.pods);
+  return words;
+}
+
 // What a file says of the plan it holds.
 std::vector<std::string> remarks_of(const Job& job, Framework framework, const Answer& answer) {
   std::vector<std::string> remarks{
-      fmt::format("{} on {} x {}, for {}; written by qplan emit", job.model.name, job.gpus,
-                  job.hardware.name, to_word(framework)),
+      fmt::format("{} on {} x {}, for {}; {}", job.model.name, job.gpus, job.hardware.name,
+                  to_word(framework), kWrittenByEmit),
       "plan: " + line_of(job, answer.plan)};
-  if (!job.kinds.empty()) remarks.push_back("qplan: --hardware " + *job.choices.hardware);
+  if (const std::string options = machine_options(job); !options.empty()) {
+    remarks.push_back("qplan:" + options);
+  }
+  // Where its file lies when check runs, nobody knows.
+  if (job.kinds.empty() && !job.hardware_profile.is_null()) {
+    remarks.push_back(
+        fmt::format("{} is a profile of one's own: give its file to qplan check, --hardware FILE",
+                    job.hardware.name));
+  }
   const Estimate& e = *answer.estimate;
   remarks.push_back(
       fmt::format("predicted: {} on the worst GPU of {}, {} a step, {} tokens/s a GPU, {} tokens/s",
@@ -84,8 +115,11 @@ std::string nearest_text(const Job& job, Framework framework, const Subject& sub
     return job.cost->fits(job.cost->memory(plan));
   };
   ParallelPlan nearest;
+  if (!has_files_of(framework, job.model)) return "Choose another framework";
   if (!nearest_expressible(framework, subject, job.limits(), nearest, fits)) {
-    return "No plan near it can be written either; choose another framework";
+    return fmt::format(
+        "No plan near it that it can was found; `qplan search --framework {}` looks at all of them",
+        to_word(framework));
   }
   const Answer answer = ask(job, nearest);
   return "The nearest plan that it can: " + to_string(nearest) +

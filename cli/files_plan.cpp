@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "models/error.h"
 #include "models/plan/words.h"
 #include "planner/frameworks/model_of_files.h"
@@ -25,6 +27,10 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
   const auto model = model_of_files(job);
   if (!model) {
     const std::string why = why_no_model(job);
+    const bool empty = std::all_of(files.begin(), files.end(), [](const ConfigText& file) {
+      return file_kind_of(file) == FileKind::empty;
+    });
+    if (empty) throw Error(fmt::format("{} is empty; give the job's files", files.front().name));
     if (why.empty()) return;  // which make_job says
     throw Error(fmt::format("--model is missing, and the files do not say all of it: {}", why));
   }

@@ -3,6 +3,7 @@
 #include "planner/runs/fit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +19,7 @@
 #include "cli/page.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "costmodel/profiles/layers.h"
 #include "models/error.h"
 #include "planner/runs/measured_runs.h"
 #include "planner/runs/predict_runs.h"
@@ -70,6 +72,19 @@ std::string base_of(const std::string& name) {
   return std::filesystem::absolute(name).lexically_normal().string();
 }
 
+// What the corrected profile extends stays as it is: written over, it would extend itself.
+void refuse_output_below(const std::string& output, const std::string& base) {
+  if (output.empty() || output == "-") return;
+  for (const std::string& file : files_of_profile(base)) {
+    std::error_code ignored;
+    if (!std::filesystem::equivalent(output, file, ignored)) continue;
+    throw Error(
+        fmt::format("-o {} would write over the profile that is corrected, which the corrected one "
+                    "extends; name another file",
+                    output));
+  }
+}
+
 FitRun run_of(std::string name, double seconds, std::shared_ptr<AskedPlan> asked) {
   const auto predict = [asked](const HardwareProfile& machine) -> std::optional<Estimate> {
     JobChoices choices = asked->job->choices;
@@ -116,21 +131,20 @@ double seconds_of_log(const std::string& path, const AskedPlan& asked) {
   const std::string text = read_text_file(path, {.bytes = kMostBytes});
   const std::int64_t batch = asked.plan.global_batch_size, length = asked.plan.seq_len;
   std::vector<double> seconds;
-  std::optional<double> mean;  // of the run, where it tells of no step
+  LoggedMean mean;  // where it tells of no step
   LoggedSizes sizes;
   LoggedSteps steps;
   for (const LogLine& line : read_log(text)) {
     sizes.read(line);
     // While a batch grows to what it is to be, steps are another plan's.
     if (!sizes.other_than(batch, length, asked.job->gpus).empty()) continue;
-    const auto step_s = step_seconds(line, batch, length, asked.job->gpus);
-    if (line.of_run) mean = step_s;
+    mean.read(line);
     const auto step = steps.read(line);
     if (!step) continue;
     if (step->replaces) seconds.clear();
-    seconds.push_back(*step_s);
+    seconds.push_back(*step_seconds(line, batch, length, asked.job->gpus));
   }
-  if (seconds.empty() && mean) return *mean;
+  if (seconds.empty() && mean.seconds(batch)) return *mean.seconds(batch);
   const std::string other = sizes.other_than(batch, length, asked.job->gpus);
   if (!other.empty()) throw Error(other_plan_text(path, other));
   if (const auto typical = typical_step_seconds(std::move(seconds))) return *typical;
@@ -181,9 +195,17 @@ FitAnswer fit(const FitQuestion& question) {
           run_of(fmt::format("--measured {}", human_seconds(Seconds(seconds))), seconds, asked));
     }
   }
+  if (runs.empty() && !question.tables.empty()) {
+    throw Error(fmt::format(
+        "no row of {} {}has what is needed of a run: its step time, and a job "
+        "that can be predicted",
+        fmt::join(question.tables, ", "),
+        question.rows.empty() ? "" : fmt::format("whose id begins with '{}' ", question.rows)));
+  }
   if (runs.empty()) {
     throw Error("fit needs a run: a log, --measured 1.52s, or --runs FILE.csv");
   }
+  refuse_output_below(question.output, answer.base);
   answer.fit = fit_profile(answer.base, runs);
   const std::size_t unpriced = runs.size() - answer.fit.runs.size();
   if (unpriced > 0) {

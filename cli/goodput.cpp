@@ -248,19 +248,20 @@ std::string failures_text(const RunOfPlan& facts, const GoodputQuestion& questio
 
 std::string saves_text(const RunOfPlan& facts, const GoodputQuestion& question) {
   const LongRun& run = facts.run;
-  const auto shown_interval = [](Seconds time) {
-    return std::isfinite(time.value()) ? human_seconds(time) : std::string("never");
-  };
   std::string text = fmt::format("checkpoint   {}, {} to write", human_bytes(facts.checkpoint),
                                  human_seconds(facts.persisting));
   if (question.asynchronous) {
     text += fmt::format(", of which the work stops for {}", human_seconds(run.save));
   }
-  text += fmt::format("; saved every {}", shown_interval(run.interval));
+  const bool saves = std::isfinite(run.interval.value());
+  text += saves ? fmt::format("; saved every {}", human_seconds(run.interval)) : "; never saved";
+  if (!std::isfinite(facts.young.value())) {
+    return wrapped(text + " (nothing fails, so that no interval pays)", page().text, 13);
+  }
   std::string others =
-      fmt::format("Young {}, Daly {}", shown_interval(facts.young), shown_interval(facts.daly));
+      fmt::format("Young {}, Daly {}", human_seconds(facts.young), human_seconds(facts.daly));
   if (run.recovery == Recovery::job) {
-    others = fmt::format("best when played {}, {}", shown_interval(facts.simulated), others);
+    others = fmt::format("best when played {}, {}", human_seconds(facts.simulated), others);
   }
   return wrapped(text + fmt::format(" ({})", others), page().text, 13);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <span>
 
 #include "cli/report.h"
@@ -12,6 +13,7 @@
 #include "costmodel/fold/replay.h"
 #include "models/embedded.h"
 #include "models/error.h"
+#include "models/text.h"
 
 namespace qplan {
 
@@ -26,10 +28,10 @@ struct AnswerKind {
   std::array<std::string_view, 2> keys;
 };
 constexpr std::array kKinds{
-    AnswerKind{"search", {"considered", "plans"}},  AnswerKind{"search", {"combined", "steps"}},
-    AnswerKind{"predict", {"plan", "feasible"}},    AnswerKind{"sweep", {"points", "points"}},
-    AnswerKind{"validate", {"comparison", "loss"}}, AnswerKind{"run", {"predicted", "loss"}},
-    AnswerKind{"accuracy", {"all", "rows"}},
+    AnswerKind{"search", {"considered", "plans"}}, AnswerKind{"search", {"combined", "steps"}},
+    AnswerKind{"search", {"searches", "plans"}},   AnswerKind{"predict", {"plan", "feasible"}},
+    AnswerKind{"sweep", {"points", "points"}},     AnswerKind{"validate", {"comparison", "loss"}},
+    AnswerKind{"run", {"predicted", "loss"}},      AnswerKind{"accuracy", {"all", "rows"}},
 };
 
 // Bars that a browser draws anew while somebody zooms: 20,000 take Chromium 0.14 s on a core that
@@ -56,14 +58,28 @@ std::vector<const Json*> plans_of(const PageAnswer& page) {
   return plans;
 }
 
+// Of the machines that a list names, the one that this plan is on.
+std::optional<std::string> machine_of(const Json& plan, const std::string& list) {
+  if (list.find(',') == std::string::npos) return list;
+  for (const std::string_view part : split(list, ',')) {
+    const std::string name(trimmed(part));
+    try {
+      if (plan.contains("hardware") && plan["hardware"] == load_hardware(name).name) return name;
+    } catch (const Error&) {
+      continue;  // a cluster of several kinds, whose name says all of it
+    }
+  }
+  return std::nullopt;
+}
+
 PlanFile read_plan(const Json& object, const JobChoices& given) {
   PlanFile file = plan_file_of(object, "a plan of the answer");
   if (given.model) {
     file.choices.model = given.model;
     file.choices.model_config = given.model_config;
   }
-  if (given.hardware) {
-    file.choices.hardware = given.hardware;
+  if (const auto machine = given.hardware ? machine_of(object, *given.hardware) : std::nullopt) {
+    file.choices.hardware = machine;
     file.choices.hardware_profile = given.hardware_profile;
   }
   if (given.read_as) file.choices.read_as = given.read_as;
@@ -104,24 +120,38 @@ void add_sources(const Json& section, const std::string& name, Json& list) {
   }
 }
 
-// What the answer does not have itself: timelines of its plans and the sources of its machine.
+// The search of a list that found a plan; 0 of an answer that is no list.
+std::size_t search_of(const Json& plan) {
+  return plan.contains("search") && plan["search"].is_number_unsigned()
+             ? plan["search"].get<std::size_t>()
+             : 0;
+}
+
+// What the answer does not have itself: timelines of its plans and the sources of its machine; of a
+// list of searches those of the best plan's machine, and of each search's.
 void add_job(const PageAnswer& answer, Json& object) {
   Json& timelines = object["timelines"] = Json::array();
-  Json& sources = object["sources"] = Json::array();
-  std::unique_ptr<Job> job;  // of all plans: an answer is of one job
+  Json sources = Json::array(), sources_of = Json::object();
+  std::map<std::size_t, std::unique_ptr<Job>> jobs;  // of the plans of one search
   std::size_t room = kMostEvents;
   for (const Json* plan : plans_of(answer)) {
     try {
       const PlanFile file = read_plan(*plan, answer.given);
+      const std::size_t search = search_of(*plan);
+      std::unique_ptr<Job>& job = jobs[search];
       if (!job) {
         job = make_job(file.choices);
-        add_sources(job->hardware.source, "", sources);
+        Json& own = sources_of[std::to_string(search)] = Json::array();
+        add_sources(job->hardware.source, "", own);
+        if (sources.empty()) sources = own;
       }
       timelines.push_back(timeline_of(*job, file, timelines.empty(), room));
     } catch (const Error& error) {
       timelines.push_back(error.what());
     }
   }
+  object["sources"] = std::move(sources);
+  if (answer.answer.contains("searches")) object["sources_of"] = std::move(sources_of);
 }
 
 Json page_data(const std::vector<PageAnswer>& answers) {

@@ -17,6 +17,7 @@
 #include "cli/output.h"
 #include "cli/print.h"
 #include "models/error.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -204,13 +205,16 @@ Exit run_report(const Args& args, const Console& console) {
       "         qplan report plan.json -o report.html\n"
       "         qplan search --model tiny --gpus 8 --json | qplan report - -o report.html");
   std::string asks;
+  std::vector<std::string> drawn;
+  const std::string names = drawn_verbs();
+  for (const std::string_view verb : split(names, ',')) drawn.emplace_back(trimmed(verb));
   line.positional(
       "WHAT",
       "a verb (" + drawn_verbs() +
           ") with its own options; or a plan file or a line of plan words; or files that "
           "hold what those verbs print with --json (- is standard input). Options "
           "without a verb are search's",
-      asks);
+      set_name(asks, drawn));
   line.group("Output");
   line.option({"-o,--output", "FILE", "HTML file to write", ""}, set_text(question.output));
   line.option({"--scaling", "COUNT,...",

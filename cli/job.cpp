@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/default_hardware.h"
+#include "costmodel/profiles/other_names.h"
 #include "costmodel/profiles/pod_levels.h"
 #include "executor/gpu_limits.h"
 #include "models/error.h"
@@ -16,8 +18,6 @@
 
 namespace qplan {
 namespace {
-
-constexpr std::string_view kDefaultHardware = "h100-sxm";
 
 // ---- the overrides: one list for options, plan files and reports ----
 
@@ -182,16 +182,18 @@ SetOption set_framework(JobChoices& choices, std::vector<NamedFramework>* severa
 
 SetOption set_hardware(JobChoices& choices, std::vector<std::string>* several) {
   if (several == nullptr) return set_given(choices.hardware, set_name, hardware_names());
-  return [&choices, several](const std::string& option, const std::string& text) {
+  const auto set = [&choices, several](const std::string& option, const std::string& text) {
     std::optional<std::string> name;
     for (const std::string& word : split_list(text)) {
       set_given(name, set_text)(option, word);
-      if (std::find(several->begin(), several->end(), word) == several->end()) {
-        several->push_back(word);
-      }
+      const auto same = [machine = plain_machine_name(word)](const std::string& other) {
+        return plain_machine_name(other) == machine;
+      };
+      if (std::none_of(several->begin(), several->end(), same)) several->push_back(word);
     }
     if (several->size() == 1) choices.hardware = name;
   };
+  return {{.known = hardware_names()}, set};
 }
 
 // "1024" or "1280x720" as the side of the square of as many pixels.

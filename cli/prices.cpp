@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cli/options.h"
+#include "costmodel/profiles/other_names.h"
 #include "models/csv.h"
 #include "models/error.h"
 
@@ -35,7 +36,9 @@ std::vector<ListedPrice> read_prices(const std::string& path) {
       throw Error(fmt::format("{}:{}: the price of {} has no source; say where it is from", path,
                               row.line, price.hardware));
     }
-    const auto same = [&price](const ListedPrice& p) { return p.hardware == price.hardware; };
+    const auto same = [name = plain_machine_name(price.hardware)](const ListedPrice& p) {
+      return plain_machine_name(p.hardware) == name;
+    };
     if (std::any_of(prices.begin(), prices.end(), same)) {
       throw Error(fmt::format("{}:{}: {} has a price already; list each machine once", path,
                               row.line, price.hardware));

@@ -11,12 +11,14 @@
 #include <tuple>
 
 #include "cli/answer.h"
+#include "cli/default_hardware.h"
 #include "cli/explain.h"
 #include "cli/output.h"
 #include "cli/page.h"
 #include "cli/prices.h"
 #include "cli/print.h"
 #include "cli/search_answer.h"
+#include "costmodel/profiles/other_names.h"
 #include "models/error.h"
 #include "models/program/recipe.h"
 #include "planner/frameworks/emit.h"
@@ -100,8 +102,10 @@ std::vector<SearchQuestion> combinations(const SearchQuestion& question) {
           one.choices.files = question.frameworks[f].files;
         }
         if (!question.precisions.empty()) one.words["precision"] = question.precisions[p];
+        const std::string machine =
+            plain_machine_name(one.choices.hardware.value_or(std::string(kDefaultHardware)));
         for (const ListedPrice& price : prices) {
-          if (price.hardware == one.choices.hardware) one.choices.price = price.usd;
+          if (plain_machine_name(price.hardware) == machine) one.choices.price = price.usd;
         }
         all.push_back(std::move(one));
       }

@@ -27,13 +27,15 @@ namespace {
 
 enum class SizeOf : std::uint8_t { gpus, sequence, micro_batch, cost, model };
 
+constexpr double kTokens = 1e12;  // of a run, where nobody says how many
+
 struct SizeQuestion {
   JobChoices choices;
   PlanWords words;
   SearchSpace space;
   bool fewest = false, longest = false, micro = false, largest_model = false;
   std::string prices;
-  double tokens = 1e12, days = 0;  // of a run; 0 days: however long it takes
+  std::optional<double> tokens, days;  // of the run that is priced; no days: however long it takes
   std::int64_t threads = 0;
   bool json = false, tried = false;
   SizeOf of = SizeOf::gpus;
@@ -191,7 +193,7 @@ SizeAnswer cheapest(const SizeQuestion& question) {
   answer.how = fmt::format(
       "every machine of the list, doubled from the fewest GPUs that fit{}; costs are not monotone, "
       "so that every point was asked",
-      question.days > 0 ? fmt::format("; runs beyond {} days do not count", question.days) : "");
+      question.days ? fmt::format("; runs beyond {} days do not count", *question.days) : "");
   for (const ListedPrice& price : read_prices(question.prices)) {
     JobChoices choices = question.choices;
     choices.hardware = price.hardware;
@@ -202,13 +204,13 @@ SizeAnswer cheapest(const SizeQuestion& question) {
       if (!keep(answer, look(question, choices, question.words))) continue;
       Sized& point = answer.tried.back();
       RunFacts facts;
-      facts.tokens = question.tokens;
+      facts.tokens = question.tokens.value_or(kTokens);
       facts.price_per_gpu_hour = price.usd;
       const Bytes checkpoint =
           checkpoint_bytes(point.job->model, point.job->recipe(), point.best->plan);
       point.cost = cost_of_run(facts, checkpoint, point.job->hardware, gpus,
                                point.best->estimate->tokens_per_s);
-      const bool in_time = question.days <= 0 || point.cost->wall.value() <= question.days * 86400;
+      const bool in_time = !question.days || point.cost->wall.value() <= *question.days * 86400;
       if (!in_time) continue;
       if (!answer.chosen || point.cost->usd < answer.tried[*answer.chosen].cost->usd) {
         answer.chosen = answer.tried.size() - 1;
@@ -293,7 +295,7 @@ std::string line_of(const SizeQuestion& question, const SizeAnswer& answer) {
                            last.job->hardware.name, subject_text(last));
       case SizeOf::cost:
         return fmt::format("no cluster of the list trains {}{}", subject_text(last),
-                           question.days > 0 ? fmt::format(" within {} days", question.days) : "");
+                           question.days ? fmt::format(" within {} days", *question.days) : "");
       case SizeOf::model:
         return fmt::format("no built-in model fits {}", cluster_text(last));
       case SizeOf::sequence:
@@ -320,8 +322,9 @@ std::string line_of(const SizeQuestion& question, const SizeAnswer& answer) {
                          subject_text(best), cluster_text(best), best_text(best));
     case SizeOf::cost:
       return fmt::format("{} is the cheapest of {} clusters for {} tokens of {} ({}): {}",
-                         cluster_text(best), answer.tried.size(), human_count(question.tokens),
-                         best.job->model.name, cost_text(best), best_text(best));
+                         cluster_text(best), answer.tried.size(),
+                         human_count(question.tokens.value_or(kTokens)), best.job->model.name,
+                         cost_text(best), best_text(best));
     case SizeOf::model:
       return fmt::format(
           "{} ({} parameters) is the largest built-in model for {} at {} tokens: {}",
@@ -418,9 +421,9 @@ void add_options(CommandLine& line, SizeQuestion& question) {
   line.flag("--largest-model", "the largest built-in model that fits --gpus",
             question.largest_model);
   line.option({"--tokens", "COUNT", "tokens of the run that --prices prices", "1T"},
-              set_count(question.tokens, 1, 1e18));
+              set_given(question.tokens, set_count, 1.0, 1e18));
   line.option({"--days", "DAYS", "within which that run has to end", "however long it takes"},
-              set_number(question.days, 0.001, 1e6));
+              set_given(question.days, set_number, 0.001, 1e6));
   add_model_options(line, question.choices);
   add_job_words(line, question.words);
   add_cluster_options(line, question.choices);
@@ -456,6 +459,12 @@ void settle_question(SizeQuestion& question) {
   }
   if (question.of == SizeOf::cost && (question.choices.hardware || question.choices.price)) {
     throw Error("--prices has hardware and prices already; leave --hardware and --price out");
+  }
+  if (question.of != SizeOf::cost && (question.days || question.tokens)) {
+    throw Error(fmt::format(
+        "{} is of the run that --prices prices; without prices `qplan sweep --gpus 64..1024 "
+        "--tokens COUNT` says the days of each size",
+        question.days ? "--days" : "--tokens"));
   }
   if (question.of == SizeOf::model && question.choices.model) {
     throw Error("--largest-model looks at all built-in models; leave --model out");

@@ -1,16 +1,19 @@
 // `qplan watch`: a live log beside what was predicted; alerts as JSON lines.
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <ostream>
-#include <thread>
 #include <utility>
 
 #include "cli/answer.h"
@@ -52,7 +55,7 @@ class LogWatcher {
     if (!other_.empty()) return false;
     const auto seconds =
         step_seconds(*line, plan.global_batch_size, plan.seq_len, asked_.job->gpus);
-    if (line->of_run) mean_ = seconds;
+    mean_.read(*line);
     if (const auto step = steps_.read(*line)) {
       if (step->replaces) watch_ = StepWatch(expected_);
       if (step->restarts) watch_.restart();
@@ -64,10 +67,19 @@ class LogWatcher {
     return true;
   }
 
+  // Another run's log stands where the last one stood.
+  void begin_anew() {
+    sizes_ = {};
+    steps_ = {};
+    mean_ = {};
+    watch_.restart();
+  }
+
   // The log has ended; of a run that told of no step its mean is judged. What cannot be judged at
   // all is said by why_nothing().
   void end() {
-    if (told_ == 0 && mean_ && other_.empty()) say(watch_.add_mean(*mean_));
+    const auto mean = mean_.seconds(asked_.plan.global_batch_size);
+    if (told_ == 0 && mean && other_.empty()) say(watch_.add_mean(*mean));
   }
 
   // What was seen, in one line.
@@ -125,11 +137,83 @@ class LogWatcher {
   StepWatch watch_;
   LoggedSizes sizes_;
   LoggedSteps steps_;
-  std::optional<double> mean_;  // of the run, said at its end
-  std::string other_;           // sizes of steps that are not the plan's
+  LoggedMean mean_;    // said at the run's end
+  std::string other_;  // sizes of steps that are not the plan's
   std::ostream& out_;
   std::int64_t step_ = 0, told_ = 0;
   int alerts_ = 0;
+};
+
+// What was sent while Signals is alive. What asks qplan to end asks the command to, if there is
+// one; the terminal's SIGINT reaches both.
+volatile std::sig_atomic_t interrupted = 0, watched_command = 0;
+
+extern "C" void note_signal(int signal) {
+  interrupted = 1;
+  if (signal == SIGTERM && watched_command > 0) ::kill(watched_command, signal);
+}
+
+class Signals {
+ public:
+  Signals() {
+    interrupted = 0;
+    watched_command = 0;
+    struct sigaction noted {};
+    noted.sa_handler = note_signal;
+    // Who sends a second one means it.
+    noted.sa_flags = static_cast<int>(unsigned{SA_RESTART} | unsigned{SA_RESETHAND});
+    for (std::size_t i = 0; i < kNoted.size(); ++i) ::sigaction(kNoted[i], &noted, &before_[i]);
+  }
+  ~Signals() {
+    for (std::size_t i = 0; i < kNoted.size(); ++i) ::sigaction(kNoted[i], &before_[i], nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+ private:
+  static constexpr std::array kNoted{SIGINT, SIGTERM};
+  std::array<struct sigaction, kNoted.size()> before_{};
+};
+
+// A log as somebody writes it.
+class LiveLog {
+ public:
+  explicit LiveLog(const std::string& path) : path_(path) { open(); }
+  // A line that is written to its end.
+  bool next(std::string& line) {
+    for (std::string part; std::getline(file_, part);) {
+      begun_ += part;
+      if (file_.eof()) break;
+      line = std::exchange(begun_, "");
+      return true;
+    }
+    file_.clear();
+    return false;
+  }
+  // The last line, if nothing ended it.
+  [[nodiscard]] const std::string& rest() const { return begun_; }
+  // Whether the file was cut, or another has its name: it is read from its start.
+  bool begins_anew() {
+    struct stat now {};
+    if (::stat(path_.c_str(), &now) != 0) return false;  // between two files
+    const bool cut = S_ISREG(now.st_mode) && now.st_size < file_.tellg();
+    if (!cut && now.st_ino == inode_) return false;
+    begun_.clear();
+    open();
+    return true;
+  }
+
+ private:
+  void open() {
+    struct stat now {};
+    if (::stat(path_.c_str(), &now) == 0) inode_ = now.st_ino;
+    file_ = std::ifstream(path_);
+    if (!file_) throw Error(fmt::format("{} cannot be read", path_));
+  }
+
+  std::string path_, begun_;
+  std::ifstream file_;
+  ino_t inode_ = 0;
 };
 
 void watch_file(const WatchQuestion& question, LogWatcher& watcher) {
@@ -137,17 +221,19 @@ void watch_file(const WatchQuestion& question, LogWatcher& watcher) {
   if (std::filesystem::is_directory(question.log, ignored)) {
     throw Error(fmt::format("'{}' is a folder; name the file in it", question.log));
   }
-  std::ifstream file(question.log);
-  if (!file) throw Error(fmt::format("{} cannot be read", question.log));
+  LiveLog log(question.log);
+  const auto signals = question.follow ? std::make_unique<Signals>() : nullptr;
   std::string line;
-  for (;;) {
-    while (std::getline(file, line)) {
+  for (bool ended = false; !ended;) {
+    ended = !question.follow || interrupted != 0;
+    while (log.next(line)) {
       if (!watcher.read(line)) return;
     }
-    if (!question.follow) return;
-    file.clear();
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (ended) break;
+    ::sleep(1);  // a signal ends it
+    if (log.begins_anew()) watcher.begin_anew();
   }
+  if (!question.follow) watcher.read(log.rest());
 }
 
 std::string quoted(const std::string& word) {
@@ -156,36 +242,40 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
+// A line without its end; false: nothing is left.
+bool read_line(std::FILE* file, std::string& line) {
+  line.clear();
+  int c = std::fgetc(file);
+  if (c == EOF) return false;
+  for (; c != EOF && c != '\n'; c = std::fgetc(file)) line += static_cast<char>(c);
+  return true;
+}
+
 // The command's exit code; it runs on where its log is another plan's. What it prints goes to
 // `err`, both streams, as it comes.
 int watch_command(const WatchQuestion& question, LogWatcher& watcher, std::ostream& err) {
-  std::string line;
-  for (const std::string& word : question.command) line += (line.empty() ? "" : " ") + quoted(word);
-  line += " 2>&1";
-  std::FILE* const pipe = popen(line.c_str(), "r");
+  // The shell says its number, which the command then has.
+  std::string script = "echo $$; exec";
+  for (const std::string& word : question.command) script += ' ' + quoted(word);
+  script += " 2>&1";
+  const Signals signals;
+  std::FILE* const pipe = popen(script.c_str(), "r");
   if (pipe == nullptr) throw Error(fmt::format("{} cannot be started", question.command.front()));
+  std::string text;
+  int process = 0;
+  if (read_line(pipe, text)) std::from_chars(text.data(), text.data() + text.size(), process);
+  watched_command = process;
+  if (interrupted != 0) ::kill(process, SIGTERM);  // sent before it had a number
   bool said = false;
-  const auto say_other = [&](bool same_plan) {
-    if (same_plan || std::exchange(said, true)) return;
+  while (read_line(pipe, text)) {
+    err << text << '\n';
+    err.flush();
+    if (watcher.read(text) || std::exchange(said, true)) continue;
     print(err, "qplan: {}\n", other_plan_text(question.command.front(), watcher.other_plan()));
     err.flush();
-  };
-  std::string text;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
-    if (c != '\n') {
-      text += static_cast<char>(c);
-      continue;
-    }
-    err << text << '\n';
-    err.flush();
-    say_other(watcher.read(text));
-    text.clear();
-  }
-  if (!text.empty()) {
-    err << text << '\n';
-    say_other(watcher.read(text));
   }
   const int status = pclose(pipe);
+  if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 

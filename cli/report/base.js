@@ -50,9 +50,11 @@ const sum = (list) => list.reduce((total, value) => total + value, 0);
 const plural = (count, one, many = one + "s") => `${whole(count)} ${count === 1 ? one : many}`;
 
 // A table that sorts by any column: columns are {label, unit, show, text, get}, rows anything.
-//   get: the value of a row, which is sorted by; show: the value as text or node; text: words, not a number
-function table(caption, columns, rows, options = {}) {
+//   get: the value of a row, which is sorted by; show: the value as text or node; text: words, not a number;
+//   words: a line of a plan's words, which stands below the row's other cells, as wide as all of them
+function table(caption, all, rows, options = {}) {
   const body = el("tbody");
+  const columns = all.filter((column) => !column.words), lines = all.filter((column) => column.words);
   const heads = columns.map((column) => {
     const unit = column.unit ? el("span", {class: "unit"}, ` ${column.unit}`) : null;
     const sorts = rows.length > 1 && column.label !== "";
@@ -63,17 +65,20 @@ function table(caption, columns, rows, options = {}) {
   let shown = [...rows], sorted = null, direction = 1;
 
   function fill() {
-    body.replaceChildren(...shown.map((row) => {
+    body.replaceChildren(...shown.flatMap((row) => {
       const cells = columns.map((column, i) => {
         const value = column.get(row);
         const content = column.show ? column.show(value, row) : value;
         const cell = content === null || content === undefined || content === "" ? MISSING : content;
-        const kind = column.text ? "text" + (column.words ? " words" : "") : "number";
+        const kind = column.text ? "text" : "number";
         return i === 0 && options.heads ? el("th", {scope: "row", class: kind}, cell)
                                         : el("td", {class: kind}, cell);
       });
-      const line = el("tr", {class: options.chosen && options.chosen(row) ? "chosen" : null}, cells);
-      return line;
+      const chosen = options.chosen && options.chosen(row) ? " chosen" : "";
+      const said = lines.map((column) => [column.label, column.get(row)]).filter(([, words]) => words);
+      if (!said.length) return [el("tr", {class: chosen}, cells)];
+      return [el("tr", {class: "above" + chosen}, cells), el("tr", {class: "below" + chosen}, el("td", {class: "words", colspan: columns.length},
+        said.map(([label, words]) => el("div", {}, el("span", {class: "unit"}, `${label} `), words))))];
     }));
   }
   // What is missing stays at the end, whichever way; equal rows keep their order.
@@ -103,7 +108,7 @@ function table(caption, columns, rows, options = {}) {
     const count = el("span", {class: "faint", role: "status"}, plural(rows.length, "row"));
     const narrow = (event) => {
       const word = event.target.value.toLowerCase();
-      shown = rows.filter((row) => columns.some((c) => String(c.get(row)).toLowerCase().includes(word)));
+      shown = rows.filter((row) => all.some((c) => String(c.get(row)).toLowerCase().includes(word)));
       count.textContent = plural(shown.length, "row");
       heads.forEach((head) => head.removeAttribute("aria-sort"));
       sorted = null;

@@ -64,7 +64,7 @@ function runAnswer(entry) {
   return {title: `${entry.verb === "validate" ? "Executed and predicted" : "Executed"}: ${predicted.model} on ${plural(answer.ranks, "rank")}`, parts: [
     ["Asked and executed", executed],
     ...(answer.comparison ? [["Predicted and executed, side by side", comparisonSection(answer.comparison, answer)]] : []),
-    ["As predicted", planDetails(predicted, (entry.timelines || [])[0], entry.sources)]]};
+    ["As predicted", planDetails(predicted, (entry.timelines || [])[0], sourcesOf(entry, predicted))]]};
 }
 
 // ---- accuracy ----

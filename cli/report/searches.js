@@ -11,13 +11,51 @@ function askedFacts(entry, answer, more = []) {
     ["precision", answer.precision], ...more]);
 }
 
-function rankedTable(plans, words, choose, chosen) {
+// ---- searches of several machines, frameworks or precisions ----
+
+// What the searches of a list may differ in, of a search or of a plan.
+const LISTED = [
+  ["machine", (of) => of.hardware], ["framework", (of) => filesOf((of.plans || [])[0] || of)],
+  ["precision", (of) => of.precision || of.plan.precision]];
+const filesOf = (plan) => (plan.overrides || {}).files || plan.framework;
+const listed = (searches) => LISTED.filter(([, get]) => new Set((searches || []).map(get)).size > 1);
+
+// The searches of a list as one: what each says, once, and their counts summed.
+function joined(answer) {
+  const searches = answer.searches;
+  const all = (get) => [...new Set(searches.map(get))].join(", ");
+  const total = (key) => sum(searches.map((search) => search[key]));
+  const infeasible = {};
+  for (const search of searches) {
+    for (const [rule, count] of Object.entries(search.infeasible)) infeasible[rule] = (infeasible[rule] || 0) + count;
+  }
+  const examples = (key) => Object.assign({}, ...searches.map((search) => search[key] || {}));
+  return {...answer, infeasible, infeasible_examples: examples("infeasible_examples"), infeasible_sources: examples("infeasible_sources"),
+    hardware: all((s) => s.hardware), framework: all(LISTED[1][1]), precision: all((s) => s.precision),
+    considered: total("considered"), out_of_memory: total("out_of_memory"), bounded_out: total("bounded_out"),
+    simulated: total("simulated"), defaults: searches[0].defaults, overrides: searches[0].overrides, read_as: searches[0].read_as,
+    notes: [...new Set(searches.flatMap((search) => search.notes))]};
+}
+
+function searchesTable(searches) {
+  const best = (get) => (search) => search.plans.length ? get(search.plans[0]) : null;
+  return [el("h3", {}, "Each search"), table("Each search, with its best plan", [
+    ...LISTED.map(([label, get]) => ({label, text: true, get})),
+    {label: "plans", get: (s) => s.considered, show: whole},
+    {label: "out of memory", get: (s) => s.out_of_memory, show: whole},
+    {label: "step", unit: "s", get: best((p) => p.step_time_s), show: (v) => significant(v, 4)},
+    {label: "tokens/s/GPU", get: best((p) => p.tokens_per_s_per_gpu), show: (v) => significant(v, 4)},
+    {label: "best plan", text: true, words: true, get: (s) => s.plans.length ? s.plans[0].short : "nothing fits"}], searches)];
+}
+
+function rankedTable(plans, searches, words, choose, chosen) {
   const marks = plans.some(restsOnAssumptions);
   const rows = plans.map((plan, i) => ({plan, i, words: words.own[i] || plan.short}));
   const bf16 = plans.every((plan) => !plan.mfu_peak || plan.mfu_peak.precision === "bf16");
   const node = table("The best plans, best first. A row's number shows that plan below.", [
     {label: "#", get: (r) => r.i, show: (v) => el("button", {type: "button", class: "small", "aria-label": `show plan ${v + 1}`,
       onclick: () => choose(v)}, String(v + 1))},
+    ...listed(searches).map(([label, get]) => ({label, text: true, get: (r) => get(r.plan)})),
     {label: "step", unit: "s", get: (r) => r.plan.step_time_s,
       show: (v, r) => significant(v, 4) + (marks && restsOnAssumptions(r.plan) ? "*" : "")},
     {label: "interval", unit: "s", get: (r) => r.plan.interval.step_time_s[0],
@@ -29,6 +67,8 @@ function rankedTable(plans, words, choose, chosen) {
     {label: "device", unit: "GiB", get: (r) => r.plan.memory.device_peak_gib, show: (v) => fixed(v, 1)},
     {label: "bubble", unit: "%", get: (r) => r.plan.time.pp_bubble_s / r.plan.step_time_s, show: percent},
     {label: "exposed", unit: "%", get: (r) => exposed(r.plan.time) / r.plan.step_time_s, show: percent},
+    ...(plans.some((plan) => plan.usd_per_million_tokens)
+      ? [{label: "cost", unit: "USD/M tokens", get: (r) => r.plan.usd_per_million_tokens, show: (v) => significant(v, 3)}] : []),
     {label: "plan", text: true, words: true, get: (r) => r.words}], rows, {chosen: (r) => r.i === chosen()});
   return {node, marks};
 }
@@ -133,7 +173,7 @@ function paretoFigure(list) {
 }
 
 function searchAnswer(entry) {
-  const answer = entry.answer, plans = answer.plans;
+  const searches = entry.answer.searches, answer = searches ? joined(entry.answer) : entry.answer, plans = answer.plans;
   const title = `${answer.model} on ${whole(answer.gpus)} × ${answer.hardware}`;
   if (!plans.length) {
     return {title, parts: [
@@ -141,7 +181,7 @@ function searchAnswer(entry) {
         answer.smallest ? el("p", {}, `The plan that needs least takes ${gib(answer.smallest.device_peak_gib)}: `,
           el("span", {class: "words"}, answer.smallest.short)) : null,
         adviceSection(answer.would_fit), assumptionsSection(assumptions(answer))]],
-      ["Why plans were refused", lostSection(answer)]]};
+      ["Why plans were refused", [lostSection(answer), searches ? searchesTable(searches) : null]]]};
   }
   const words = commonWords(plans.map((plan) => plan.short));
   const best = plans[0];
@@ -150,7 +190,7 @@ function searchAnswer(entry) {
   const heading = el("h3", {id: newId("plan"), tabindex: "-1"});
   const choice = el("select", {id: newId("choice"), onchange: (event) => choose(Number(event.target.value))},
     plans.map((plan, i) => el("option", {value: i}, `#${i + 1}: ${seconds(plan.step_time_s)}`)));
-  const ranked = rankedTable(plans, words, (i) => {
+  const ranked = rankedTable(plans, searches, words, (i) => {
     choose(i);
     heading.scrollIntoView({block: "start"});
     heading.focus({preventScroll: true});
@@ -159,7 +199,7 @@ function searchAnswer(entry) {
     chosen = i;
     choice.value = String(i);
     heading.textContent = i === 0 ? "Plan 1, the best" : `Plan ${i + 1}`;
-    details.replaceChildren(...planDetails(plans[i], (entry.timelines || [])[i], entry.sources).flat(Infinity).filter(Boolean));
+    details.replaceChildren(...planDetails(plans[i], (entry.timelines || [])[i], sourcesOf(entry, plans[i])).flat(Infinity).filter(Boolean));
     ranked.node.refresh();
   }
   choose(0);
@@ -167,11 +207,11 @@ function searchAnswer(entry) {
     ["Asked", [el("p", {class: "lead"}, `The best of ${plural(answer.considered, "plan")}: ${seconds(best.step_time_s)} a step ` +
       `(${between(best.interval.step_time_s, (v) => significant(v, 3))} s with a chance of ${levelText(best.interval)}), ` +
       `${significant(best.tokens_per_s_per_gpu, 4)} tokens a second and GPU.`),
-      el("p", {class: "words"}, best.short), askedFacts(entry, answer),
+      el("p", {class: "words"}, [...listed(searches).map(([, get]) => get(best)), best.short].join(", ")), askedFacts(entry, answer),
       assumptionsSection(assumptions({...answer, overrides: best.overrides, read_as: best.read_as}))]],
     ["Ranked plans", [ranked.node, ranked.marks ? el("p", {class: "faint"}, page.assumed_mark) : null,
       words.shared ? el("p", {}, "All with: ", el("span", {class: "words"}, words.shared)) : null,
-      plans.length > 1 ? intervalsFigure(plans) : null]],
+      plans.length > 1 ? intervalsFigure(plans) : null, searches ? searchesTable(searches) : null]],
     ["A plan in detail", [el("div", {class: "controls"}, el("label", {for: choice.id}, "Plan "), choice), heading, details,
       assumptionsSection(best.notes.filter((note) => !answer.notes.includes(note)).map((note) => `plan 1: ${note}`))]],
     ["Why others lost", [lossesFigure(plans, words), lostSection(answer), paretoFigure(answer.pareto)]]]};
@@ -185,7 +225,7 @@ function predictAnswer(entry) {
       `${seconds(saved.save_s, 3)} to save at ${significant(saved.storage_gb_per_s_per_node)} GB/s a node` : null]]),
       adviceSection(answer.would_fit), assumptionsSection(assumptions(answer))]],
     ...(answer.step ? [["The step around it", stepDetails(answer.step)]] : []),
-    ["The plan", planDetails(answer, (entry.timelines || [])[0], entry.sources)]]};
+    ["The plan", planDetails(answer, (entry.timelines || [])[0], sourcesOf(entry, answer))]]};
 }
 
 // ---- steps of fine-tuning and reinforcement learning ----

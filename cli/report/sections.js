@@ -99,6 +99,9 @@ function pricesFigure(plan, sources) {
   }), sourcesTable(sources, plan.hardware)].flat();
 }
 
+// Of the machine that a plan's search was of.
+const sourcesOf = (entry, plan) => entry.sources_of ? entry.sources_of[plan.search] : entry.sources;
+
 function sourcesTable(sources, hardware) {
   if (!sources || !sources.length) return [];
   return [closed(`Sources of the profile ${hardware}`, table(`Where the figures of ${hardware} come from`, [

@@ -330,6 +330,21 @@ Json extended(const Json& file, const ProfileOrigin& origin, Chain chain) {
 
 }  // namespace
 
+std::vector<std::string> files_of_profile(const std::string& name_or_path) {
+  std::vector<std::string> files;
+  fs::path path = name_or_path;
+  std::error_code ignored;
+  while (files.size() <= kDeepest && fs::is_regular_file(path, ignored)) {
+    files.push_back(path.string());
+    const Json own = read_json_file(path.string());
+    if (!own.is_object() || !own.contains("extends") || !own["extends"].is_string()) break;
+    const std::string below = own["extends"].get<std::string>();
+    if (find(embedded_profiles(), below) != nullptr) break;
+    path = path.parent_path() / below;
+  }
+  return files;
+}
+
 Json layered_profile(const Json& own, const ProfileOrigin& origin) {
   Json profile = extended(own, origin, {});
   if (!profile.is_object()) return profile;

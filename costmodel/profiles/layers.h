@@ -30,6 +30,9 @@ struct ProfileOrigin {
 // `assumed`. Throws Error for an `extends` that cannot be followed.
 Json layered_profile(const Json& own, const ProfileOrigin& origin);
 
+// A profile's file and those that it extends, one after the other; none: it is built in.
+std::vector<std::string> files_of_profile(const std::string& name_or_path);
+
 // A built-in profile's, or null where there is none of this name.
 const Json* built_in_profile(const std::string& name);
 std::vector<std::string> built_in_profile_names();

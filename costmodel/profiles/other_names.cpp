@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "costmodel/profiles/layers.h"
 #include "models/csv.h"
 #include "models/embedded.h"
 #include "models/error.h"
@@ -42,6 +44,13 @@ bool is_meant(const OtherName& other, std::string_view name) {
   return name.starts_with(known);
 }
 
+const OtherName* find_other(std::string_view name) {
+  const auto& all = other_names();
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const OtherName& known) { return is_meant(known, name); });
+  return found == all.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 const std::vector<OtherName>& other_names() {
@@ -49,10 +58,17 @@ const std::vector<OtherName>& other_names() {
   return all;
 }
 
+std::string plain_machine_name(const std::string& name) {
+  if (std::filesystem::exists(name)) return name;
+  const std::string lower = lower_case(name);
+  if (built_in_profile(lower) != nullptr) return lower;
+  const OtherName* const other = find_other(lower);
+  return other != nullptr && other->machines.size() == 1 ? other->machines.front() : name;
+}
+
 std::string machine_meant(std::string_view name) {
-  const auto other = std::find_if(other_names().begin(), other_names().end(),
-                                  [&](const OtherName& known) { return is_meant(known, name); });
-  if (other == other_names().end()) return "";
+  const OtherName* const other = find_other(name);
+  if (other == nullptr) return "";
   if (other->machines.empty()) {
     throw Error(fmt::format("hardware '{}' is refused: {}", shown(std::string(name)), other->why));
   }

@@ -16,6 +16,10 @@ struct OtherName {
 
 const std::vector<OtherName>& other_names();
 
+// One name for all that a machine is called: the built-in one's in small letters, where a name
+// means it; any other text, a file's path or a name of several machines, is its own.
+std::string plain_machine_name(const std::string& name);
+
 // The built-in machine that a name in small letters means; empty for names that are not among them.
 // Throws Error with the choices where it means several, and with the reason where it is refused.
 std::string machine_meant(std::string_view name);

@@ -84,6 +84,16 @@ PodLevels parse_pods(const std::string& where, std::string_view text) {
   return pods;
 }
 
+std::string pods_text(const PodLevels& pods) {
+  std::string text;
+  for (const PodLevel& level : pods) {
+    if (level.gpus == 0) continue;
+    text += fmt::format("{}{}:{}{}", text.empty() ? "" : ",", level.gpus, level.oversubscription,
+                        level.rails ? ":rails" : "");
+  }
+  return text;
+}
+
 void check_pods(const Interconnect& link, const std::string& where) {
   for (const PodLevel& level : link.pods) {
     for (const int part : {link.gpus_per_node, link.nvlink_domain}) {

@@ -18,6 +18,9 @@ Json pods_to_json(const PodLevels& pods);
 // "3072:7", "1024:2:rails,15360:15": GPUs of a pod, oversubscription above it; inner ones first.
 PodLevels parse_pods(const std::string& where, std::string_view text);
 
+// The same text back.
+std::string pods_text(const PodLevels& pods);
+
 // Pods hold whole nodes and whole NVLink domains.
 void check_pods(const Interconnect& link, const std::string& where);
 

@@ -84,7 +84,8 @@ struct Change {
   P plan;
 };
 
-std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& defaults) {
+std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& defaults,
+                               std::int64_t gpus) {
   std::vector<Change> changes;
   int word = 0, value = 0;
   const auto next_word = [&] {
@@ -152,7 +153,14 @@ std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& d
     unplace_layers(p);
     unchunk(p);
   });
-  // Degrees. What one gives up, or takes, is data parallelism's.
+  next_word();
+  const std::int64_t sequences = plan.micro_batch_size;
+  for (const std::int64_t near :
+       {sequences + 1, sequences - 1, 2 * sequences, sequences / 2, std::int64_t{1}}) {
+    if (near > 0) edit([near](P& p) { p.micro_batch_size = near; });
+  }
+  // Degrees. What one gives up, or takes, is data parallelism's, and so is what a plan of fewer
+  // ranks leaves idle.
   next_word();
   for (const int etp : {1, plan.tp}) edit([etp](P& p) { p.etp = etp; });
   next_word();
@@ -160,7 +168,9 @@ std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& d
   for (const int ep : nearest_degrees(experts, plan.ep)) edit([ep](P& p) { p.ep = ep; });
   const auto degree = [&](int P::*member, auto&& settle) {
     next_word();
-    const std::int64_t ranks = std::int64_t{plan.dp} * plan.*member;
+    const std::int64_t others = plan.world() / plan.dp / plan.*member;
+    const std::int64_t ranks =
+        gpus % others == 0 ? gpus / others : std::int64_t{plan.dp} * plan.*member;
     for (const int ways : nearest_degrees(ranks, plan.*member)) {
       edit([&](P& p) {
         p.*member = ways;
@@ -270,7 +280,8 @@ class Way {
   void end(std::string_view refusal, const Step& step, int from, std::size_t count,
            std::vector<Step>& further) const {
     int before = 0;
-    for (Change& change : changes_of(subject_, step.plan, defaults_)) {
+    const std::int64_t gpus = limits_.gpus > 0 ? limits_.gpus : subject_.plan.world();
+    for (Change& change : changes_of(subject_, step.plan, defaults_, gpus)) {
       const bool likeliest = change.word != before;
       before = change.word;
       const auto& words = step.words;

@@ -144,8 +144,10 @@ FoundSteps find_steps(const CostModel& cost, const RlJob& job, const SearchSpace
   const bool steps = writes_steps(*framework);
   options.find = [&](const RlJob& split, const SearchSpace& training, const SearchOptions& how) {
     const RlStep step{split, {}};
+    // Of files of a plan alone, those of pairs of answers are another program's.
+    const bool says_step = steps || !split.generates();
     SearchOptions asked = how;
-    refuse_unsaid(asked, cost, *framework, config, training.job, steps ? &step : nullptr);
+    refuse_unsaid(asked, cost, *framework, config, training.job, says_step ? &step : nullptr);
     SearchResult plans = search(cost, training, asked);
     found.refused = found.refused || refused_by_limits(plans, cost);
     return plans;

@@ -14,15 +14,17 @@
 namespace qplan {
 namespace {
 
-// Without escape sequences of a terminal ("\x1b[32m").
+// Without control sequences of a terminal (ECMA-48, 5.4): "\x1b[32m" of colours, "\x1b[K" of
+// `grep --color`. One ends at the first byte from '@' to '~'.
 std::string without_colours(std::string_view line) {
   std::string text;
   for (std::size_t i = 0; i < line.size(); ++i) {
     if (line[i] != '\x1b') {
       text += line[i];
-      continue;
+    } else if (++i < line.size() && line[i] == '[') {
+      ++i;
+      while (i < line.size() && (line[i] < '@' || line[i] > '~')) ++i;
     }
-    while (i < line.size() && line[i] != 'm') ++i;
   }
   return text;
 }
@@ -136,6 +138,9 @@ std::optional<LogLine> read_nemo(std::string_view line) {
 // memory. Before the first (torchtitan/trainer.py): "Trainer is initialized with local batch size
 // 1, global batch size 8, gradient accumulation steps 1, sequence length 8192, total steps 10".
 std::optional<LogLine> read_torchtitan(std::string_view line) {
+  // A validation's line is a step's but for its first word: "validate step: 10  loss: ...  tps:
+  // ...".
+  if (line.find("validate step:") != std::string_view::npos) return std::nullopt;
   constexpr std::string_view kSetUp = "Trainer is initialized with";
   if (const std::size_t at = line.find(kSetUp); at != std::string_view::npos) {
     const std::string_view said = line.substr(at);
@@ -167,23 +172,31 @@ std::optional<LogLine> read_deepspeed(std::string_view line) {
   return said;
 }
 
-// transformers' Trainer, its last line or all_results.json: "train_steps_per_second": 0.5 (with
-// either kind of quotes), of the whole run, like the samples a second beside it. Before the first
-// step: "  Total train batch size (w. parallel, distributed & accumulation) = 128".
+// A Trainer's rate: "train_steps_per_second": 0.5, with either kind of quotes, as JSON has it and a
+// console; 'train_steps_per_second': '0.5' of transformers 5 (trainer_callback.py, on_log).
+std::optional<double> trainer_rate(std::string_view line, std::string_view key) {
+  for (const char quote : {'"', '\''}) {
+    const std::string mark = fmt::format("{0}{1}{0}:", quote, key);
+    const std::size_t at = line.find(mark);
+    if (at == std::string_view::npos) continue;
+    std::string_view value = trimmed(line.substr(at + mark.size()));
+    if (value.starts_with(quote)) value.remove_prefix(1);
+    return above_zero(number_after(value, ""));
+  }
+  return std::nullopt;
+}
+
+// transformers' Trainer, its last line or all_results.json, where each key has a line of its own:
+// steps and samples a second of the whole run. Before the first step: "  Total train batch size (w.
+// parallel, distributed & accumulation) = 128".
 std::optional<LogLine> read_trainer(std::string_view line) {
   if (line.find("Total train batch size") != std::string_view::npos) {
     return sizes(LogKind::trainer, size_after(line, "accumulation) ="), {});
   }
-  for (const char* mark : {"\"train_steps_per_second\":", "'train_steps_per_second':"}) {
-    const auto rate = above_zero(number_after(line, mark));
-    if (!rate) continue;
-    LogLine said{.kind = LogKind::trainer, .step = {}, .step_s = 1 / *rate, .of_run = true};
-    const std::string quote(1, mark[0]);
-    said.samples_per_s =
-        above_zero(number_after(line, quote + "train_samples_per_second" + quote + ":"));
-    return said;
-  }
-  return std::nullopt;
+  LogLine said{.kind = LogKind::trainer, .step = {}, .of_run = true};
+  if (const auto steps = trainer_rate(line, "train_steps_per_second")) said.step_s = 1 / *steps;
+  said.samples_per_s = trainer_rate(line, "train_samples_per_second");
+  return said.says_speed() ? std::optional(said) : std::nullopt;
 }
 
 // MLPerf's ":::MLLOG {json}": `tracked_stats` with a `throughput` in samples a second, or
@@ -245,17 +258,37 @@ std::optional<double> step_seconds(const LogLine& line, std::int64_t global_batc
                                    std::int64_t seq_len, std::int64_t gpus) {
   const auto samples = static_cast<double>(global_batch_size);
   // A Trainer rounds both rates to thousandths (transformers, trainer_utils.py, speed_metrics), so
-  // that the larger one is the surer, if it is of this batch.
+  // that the larger one is the surer, if it is of this batch. A step of half an hour is 0.000 a
+  // second, which is said as none.
   constexpr double kRounding = 0.0005 * 1.01;
-  if (line.of_run && line.step_s && line.samples_per_s &&
-      std::abs(*line.samples_per_s / samples - 1 / *line.step_s) < kRounding) {
-    return samples / *line.samples_per_s;
+  if (line.of_run && line.samples_per_s) {
+    const double steps_per_s = line.step_s ? 1 / *line.step_s : 0;
+    if (std::abs(*line.samples_per_s / samples - steps_per_s) < kRounding) {
+      return samples / *line.samples_per_s;
+    }
+    return line.step_s;
   }
   if (line.step_s) return line.step_s;
   if (line.samples_per_s) return samples / *line.samples_per_s;
   if (!line.tokens_per_s_per_gpu) return std::nullopt;
   return samples * static_cast<double>(seq_len) /
          (*line.tokens_per_s_per_gpu * static_cast<double>(gpus));
+}
+
+void LoggedMean::read(const LogLine& line) {
+  if (!line.of_run) return;
+  // Samples a second come first, wherever both stand.
+  if (line.samples_per_s) {
+    said_ = line;
+  } else if (said_) {
+    said_->step_s = line.step_s;
+  } else {
+    said_ = line;
+  }
+}
+
+std::optional<double> LoggedMean::seconds(std::int64_t global_batch_size) const {
+  return said_ ? step_seconds(*said_, global_batch_size, 0, 0) : std::nullopt;
 }
 
 std::optional<LoggedStep> LoggedSteps::read(const LogLine& line) {

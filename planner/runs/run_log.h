@@ -51,7 +51,7 @@ struct LogLine {
   [[nodiscard]] bool says_speed() const { return step_s || samples_per_s || tokens_per_s_per_gpu; }
 };
 
-// Nothing: the line speaks of no step and of no run's sizes. Colours are ignored.
+// Nothing: the line speaks of no step and of no run's sizes. A terminal's sequences are ignored.
 std::optional<LogLine> read_log_line(std::string_view line);
 
 // A whole log, line by line; a JSON file of a Trainer (trainer_state.json, all_results.json) is
@@ -88,6 +88,17 @@ class LoggedSteps {
   std::optional<Logger> logger_;
   std::int64_t told_ = 0;            // of a logger without numbers
   std::deque<std::int64_t> latest_;  // numbers, ascending
+};
+
+// The mean of a run, of one line or of several: a Trainer's JSON has a key on each.
+class LoggedMean {
+ public:
+  void read(const LogLine& line);
+  // Nothing: no line said it, or it is of another batch.
+  [[nodiscard]] std::optional<double> seconds(std::int64_t global_batch_size) const;
+
+ private:
+  std::optional<LogLine> said_;
 };
 
 // The sizes of a run's steps, as the log has said them so far.

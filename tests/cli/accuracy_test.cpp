@@ -132,12 +132,25 @@ TEST_CASE("groups share the words of --by") {
 TEST_CASE("--grade says which rows count") {
   CHECK(run("accuracy " + kRuns + " --json --grade C").json()["all"]["rows"] == 1);
   CHECK(run("accuracy " + kRuns + " --json --grade A,B,C").json()["all"]["rows"] == 12);
+  CHECK(run("accuracy " + kRuns + " --json --grade c").json()["all"]["rows"] == 1);
+  const Ran unknown = run("accuracy " + kRuns + " --grade Z");
+  CHECK(unknown.code == 2);
+  CHECK(unknown.says("choose one of A, B, C"));
 }
 
 TEST_CASE("--max-error exits 1 above the median, and where nothing was timed") {
   CHECK(run("accuracy " + kRuns + " --max-error 1000").code == 0);
   CHECK(run("accuracy " + kRuns + " --max-error 0").code == 1);
-  CHECK(run("accuracy " + kRuns + " --grade D --max-error 1000").code == 1);
+  // Without its row of grade C.
+  const TemporaryFolder folder;
+  std::istringstream lines(read_text_file(kRuns));
+  std::string others;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(",C,") == std::string::npos) others += line + '\n';
+  }
+  write_file_atomically(folder.file("runs.csv"), others);
+  const Ran none = run("accuracy " + folder.file("runs.csv") + " --grade C --max-error 1000");
+  CHECK(none.code == 1);
 }
 
 TEST_CASE("accuracy says the same as text, as Markdown and into a file") {

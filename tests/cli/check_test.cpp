@@ -415,5 +415,25 @@ TEST_CASE("a job that leaves its batch to its rollouts is judged with the tokens
   CHECK(json["assumed"].dump().find("a global batch of 1024 sequences") != std::string::npos);
 }
 
+TEST_CASE("a step's own training and the best one's are priced alike") {
+  const Json json =
+      run("check " + config("rl/verl_grpo.sh") + " --model qwen3-30b-a3b --gpus 16 --json").json();
+  REQUIRE(json["best"].is_object());
+  for (const char* word : {"routing", "document_len"}) {
+    CAPTURE(word);
+    CHECK(json["this_job"]["plan"][word] == json["best"]["plan"][word]);
+  }
+  CHECK(json["this_job"]["plan"]["routing"] == "natural");
+  CHECK(json["this_job"]["plan"]["global_batch_size"] == json["step"]["packed_sequences"]);
+}
+
+TEST_CASE("an empty file is said to be empty") {
+  const TemporaryFolder folder;
+  write_file_atomically(folder.file("empty.sh"), "");
+  const Ran ran = run("check " + folder.file("empty.sh"));
+  CHECK(ran.code == 2);
+  CHECK(ran.says("empty.sh is empty"));
+}
+
 }  // namespace
 }  // namespace qplan

@@ -116,3 +116,20 @@ TEST_CASE("compare wants two plans, or one with --best") {
   CHECK(run("compare tp1 --model tiny --gpus 8").code == 2);
   CHECK(run("compare --best --model tiny --gpus 8").code == 2);
 }
+
+TEST_CASE("the rounding of sums is no difference") {
+  const Ran ran = run({"compare", "tp8 pp2 mbs1 gbs64", "tp8 pp2 mbs1 gbs128", "--model",
+                       "llama3-70b", "--gpus", "64"});
+  REQUIRE(ran.code == 0);
+  CHECK(ran.says("pipeline bubble"));
+  CHECK_FALSE(ran.says("0.000000000"));
+}
+
+TEST_CASE("one file says no plan, several say none") {
+  const TemporaryFolder folder;
+  const std::string empty = folder.file("empty.json");
+  write_file_atomically(empty, "{\"a\": 1}");
+  const Ran ran = run({"compare", empty, "tp1", "--model", "tiny", "--gpus", "8"});
+  CHECK(ran.code == 2);
+  CHECK(ran.says("empty.json says no plan"));
+}

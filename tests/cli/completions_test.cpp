@@ -141,10 +141,16 @@ TEST_CASE("bash completes verbs, options and the values that options know") {
   CHECK(offered({"qplan", "search", "--compile", ""}) == Set{"true", "false"});
   CHECK(offered({"qplan", "search", "--compile", "--gp"}) == Set{"--gpus", "--gpus-per-node"});
   CHECK(offered({"qplan", "sweep", "--hardware", "h100-sxm,b20"}) == Set{"h100-sxm,b200"});
+  CHECK(offered({"qplan", "search", "--hardware", "mi325"}) == Set{"mi325x"});
+  CHECK(offered({"qplan", "search", "--hardware", "h200-sxm,b20"}) == Set{"h200-sxm,b200"});
   CHECK(offered({"qplan", "search", "--schedule", "1f1b,zbv"}) == Set{"1f1b,zbv"});
   CHECK(offered({"qplan", "search", "--gpus", ""}).empty());
   CHECK(offered({"qplan", "hardware", "show", "b200"}).contains("b200"));
   CHECK(offered({"qplan", "completions", ""}) == Set{"bash", "zsh", "fish"});
+  CHECK(offered({"qplan", "report", "sea"}) == Set{"search"});
+  CHECK(offered({"qplan", "report", "--sca"}) == Set{"--scaling"});
+  CHECK(offered({"qplan", "report", "search", "--moe-im"}) == Set{"--moe-imbalance"});
+  CHECK(offered({"qplan", "report", "predict", "--precision", "mx"}) == Set{"mxfp8"});
 }
 
 TEST_CASE("bash completes files where an option or a verb takes them") {

@@ -216,6 +216,47 @@ TEST_CASE(
   CHECK(written > 20);
 }
 
+TEST_CASE("files say the machine that they are for, and check judges them on it") {
+  const TemporaryFolder folder;
+  int job = 0;
+  for (const std::string& machine : std::vector<std::string>{
+           "--hardware h200-sxm", "--nic-gb-per-s 12.5 --pods 16:2:rails,32:7",
+           "--hardware a100-80gb --gpus-per-node 4 --oversubscription 2 --memory-cap-gib 70"}) {
+    CAPTURE(machine);
+    const std::string plan =
+        plan_file(folder, "--model llama3-8b --gpus 32 --tp 2 --pp 2 --zero 1 " + machine);
+    const std::string out = folder.file("job" + std::to_string(job++));
+    REQUIRE(run("emit " + plan + " --framework megatron --out " + out).code == 0);
+    const Ran checked =
+        run("check --no-best --json --model llama3-8b " + out + "/train.sh " + out + "/args.sh");
+    CHECK(checked.code == 0);
+    const Json of_files = checked.json()["this_job"], of_plan = read_json_file(plan);
+    CHECK(of_files["hardware"] == of_plan["hardware"]);
+    CHECK(of_files["step_time_s"] == of_plan["step_time_s"]);
+    CHECK(of_files["memory"]["capacity_gib"] == of_plan["memory"]["capacity_gib"]);
+  }
+  // What check takes by itself is not said.
+  const std::string usual =
+      plan_file(folder, "--model llama3-8b --gpus 32 --tp 2 --pp 2 --hardware h100");
+  REQUIRE(run("emit " + usual + " --framework megatron --out " + folder.file("usual")).code == 0);
+  CHECK(read_text_file(folder.file("usual/train.sh")).find("# qplan:") == std::string::npos);
+}
+
+TEST_CASE("what emit writes beside a job's files is no file that check complains of") {
+  const TemporaryFolder folder;
+  const std::string plan =
+      plan_file(folder, "--model llama3-8b --gpus 8 --framework deepspeed --zero 3");
+  REQUIRE(run("emit " + plan + " --out " + folder.file("job")).code == 0);
+  const std::string job = folder.file("job/");
+  const Ran checked = run("check --no-best --json --model llama3-8b " + job + "README.md " + job +
+                          "ds_config.json " + job + "train.sh");
+  CHECK(checked.code == 0);
+  CHECK(checked.json()["findings"].empty());
+  write_file_atomically(job + "NOTES.md", "What we tried.");
+  CHECK(run("check --no-best --model llama3-8b " + job + "NOTES.md " + job + "train.sh")
+            .says("prose is not read"));
+}
+
 TEST_CASE("the nearest plan keeps what no refusal is about, and fits where one that near does") {
   const TemporaryFolder folder;
   const std::string plan = plan_file(
@@ -227,6 +268,34 @@ TEST_CASE("the nearest plan keeps what no refusal is about, and fits where one t
   CHECK(ran.says("nearest plan that it can: tp8 pp8 dp4 "));
   CHECK(ran.says("precision=fp16"));
   CHECK_FALSE(ran.says("it does not fit"));
+}
+
+TEST_CASE("a plan that leaves GPUs idle has a nearest one, and so has an odd batch of pairs") {
+  const TemporaryFolder folder;
+  const Ran idle =
+      run({"emit", "tp3", "--model", "llama3-70b", "--gpus", "8", "--out", folder.file("a")});
+  CHECK(idle.code == 2);
+  CHECK(idle.says("The nearest plan that it can: tp4 pp1 dp2 "));
+  const std::string plan = folder.file("pairs.json");
+  REQUIRE(run("predict --model llama3-8b --gpus 8 --framework fsdp2 --algorithm dpo --zero 3 "
+              "--micro-batch-size 1 --max-response-len 1024 -o " +
+              plan)
+              .code == 0);
+  const Ran odd = run("emit " + plan + " --framework trl --out " + folder.file("b"));
+  CHECK(odd.code == 2);
+  CHECK(odd.says("use an even micro_batch_size"));
+  CHECK(odd.says("The nearest plan that it can: tp1 pp1 dp8 zero3 mbs2 "));
+}
+
+TEST_CASE("of pairs of answers search offers a plan that emit writes") {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan.json");
+  REQUIRE(
+      run("search --framework trl --algorithm dpo --model llama3-8b --gpus 8 -o " + plan).code ==
+      0);
+  const Ran written = run("emit " + plan + " --framework trl --out " + folder.file("job"));
+  CAPTURE(written.err);
+  CHECK(written.code == 0);
 }
 
 }  // namespace

@@ -155,3 +155,29 @@ TEST_CASE("a step above the GPUs' peak is no run, and one that stays far off mak
   CHECK(near["narrowed"].get<double>() < 1);
   CHECK(near["notes"].empty());
 }
+
+TEST_CASE("a profile that is corrected is not written over, nor what it extends") {
+  const TemporaryFolder folder;
+  const std::string once = folder.path() + "/once.json", twice = folder.path() + "/twice.json";
+  const std::string measured = seconds_text(1.15 * predicted_s());
+  REQUIRE(fit({"--measured", measured, "-o", once, "--top", "0"}).code == 0);
+  REQUIRE(fit({"--measured", measured, "--hardware", once, "-o", twice, "--top", "0"}).code == 0);
+  const std::string before = read_text_file(once);
+  for (const std::string& output : {once, folder.path() + "/./once.json"}) {
+    for (const std::string& base : {once, twice}) {
+      const Ran ran = fit({"--measured", measured, "--hardware", base, "-o", output, "--top", "0"});
+      CHECK(ran.code == 2);
+      CHECK(ran.says("name another file"));
+      CHECK(read_text_file(once) == before);
+    }
+  }
+  CHECK(run({"predict", "tp2", "--model", "llama3-8b", "--gpus", "8", "--hardware", once}).code ==
+        0);
+}
+
+TEST_CASE("rows that are none are said to be none") {
+  const std::string table = QPLAN_TEST_DATA "/measured_runs.csv";
+  const Ran ran = run({"fit", "--runs", table, "--rows", "nosuch"});
+  CHECK(ran.code == 2);
+  CHECK(ran.says("whose id begins with 'nosuch'"));
+}

@@ -107,3 +107,10 @@ TEST_CASE("a job that fails faster than it makes progress never ends, and that i
     CHECK(ran.says("never ends"));
   }
 }
+
+TEST_CASE("where nothing fails no interval is said to be never") {
+  const Ran ran = ask("tp2", "--failures 0 --tokens 10B");
+  REQUIRE(ran.code == 0);
+  CHECK(ran.says("never saved (nothing fails, so that no interval pays)"));
+  CHECK_FALSE(ran.says("every never"));
+}

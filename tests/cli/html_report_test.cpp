@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <iostream>
+#include <set>
 #include <sstream>
 
 #include "cli/html_page.h"
@@ -250,6 +251,29 @@ TEST_CASE("of a step of too many events the middle is left out of the drawing") 
   CHECK(part["rows"][0]["name"] == Json({"0", "1", "8", "9"}));
   CHECK(part["left_out"] == Json({200'000, 800'000}));
   CHECK(part["rows"][0]["end"][3] == part["ticks"]);
+}
+
+TEST_CASE("a page of several machines and frameworks has each plan's own") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("report.html"), saved = folder.file("answer.json");
+  const std::string lists =
+      "search --model tiny --gpus 8 --hardware h100,h200 --framework "
+      "megatron,torchtitan --top 6";
+  const Json asked = reported(lists, file);
+  CHECK(asked["verb"] == "search");
+  CHECK(asked["answer"] == run(lists + " --json").json());
+  REQUIRE(asked["timelines"].size() == 6);
+  std::set<std::size_t> searches;
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(asked["timelines"][i].is_object());
+    searches.insert(asked["answer"]["plans"][i]["search"].get<std::size_t>());
+  }
+  CHECK(asked["sources_of"].size() == searches.size());
+  CHECK(searches.size() > 1);
+  write_file_atomically(saved, asked["answer"].dump());
+  const Json read = reported(saved, file);
+  CHECK(read["verb"] == "search");
+  CHECK(read["timelines"] == asked["timelines"]);
 }
 
 TEST_CASE("where nothing fits the page says so, and so does the exit code") {

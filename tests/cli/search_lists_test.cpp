@@ -138,3 +138,21 @@ TEST_CASE("a price list with two prices of one machine is refused with the secon
     CHECK(ran.says(prices + ":4: h100-sxm"));
   }
 }
+
+TEST_CASE("a machine is one machine by whatever name, in lists and in price lists") {
+  const Json once = run(kSmall + "--hardware h100-sxm,h200-sxm").json();
+  CHECK(run(kSmall + "--hardware h100,h200-sxm,H100-SXM").json()["plans"] == once["plans"]);
+  CHECK(run(kSmall + "--hardware h100,h100-sxm").json()["schema"] == "qplan.search/1");
+
+  const TemporaryFolder folder;
+  const std::string list = folder.file("prices.csv");
+  write_file_atomically(list,
+                        "hardware,usd_per_gpu_hour,source\nh100-sxm,2.5,a list\nh200,3.5,a list\n");
+  const std::string by_cost = " --objective cost --prices " + list;
+  const Ran named = run(kSmall + "--hardware h100-sxm,h200-sxm" + by_cost);
+  REQUIRE(named.code == 0);
+  CHECK_FALSE(named.json()["plans"][0]["usd_per_million_tokens"].is_null());
+  CHECK(run(kSmall + "--hardware h100,h200" + by_cost).json()["plans"] == named.json()["plans"]);
+  write_file_atomically(list, "hardware,usd_per_gpu_hour,source\nh100-sxm,2.5,x\nH100,3,x\n");
+  CHECK(run(kSmall + "--hardware h100,h200" + by_cost).says("list each machine once"));
+}

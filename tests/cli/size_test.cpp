@@ -108,3 +108,12 @@ TEST_CASE("size asks one question, of a cluster that is said") {
   CHECK(run("size --longest --model tiny").code == 2);
   CHECK(run("size --longest --model llama3-405b --gpus 1").code == 1);
 }
+
+TEST_CASE("days and tokens of a run that nobody prices are refused") {
+  for (const char* asked : {"--days 3", "--tokens 1T", "--longest --gpus 8 --days 3"}) {
+    CAPTURE(asked);
+    const Ran ran = run(std::string("size --model tiny ") + asked);
+    CHECK(ran.code == 2);
+    CHECK(ran.says("of the run that --prices prices"));
+  }
+}

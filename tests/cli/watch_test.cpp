@@ -1,4 +1,10 @@
 #include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
 
 #include "tests/cli/run.h"
 
@@ -202,4 +208,85 @@ TEST_CASE("a log of another number of GPUs is another plan's") {
   const Ran ran = run("watch " + log + kJob);
   CHECK(ran.code == 2);
   CHECK(ran.says("32 GPUs, and the plan has 8"));
+}
+
+namespace {
+
+// `qplan watch LOG --follow` in a thread, until it is interrupted.
+class Following {
+ public:
+  explicit Following(const std::string& log)
+      : thread_([this, log] { ran_ = run("watch " + log + " --follow" + kJob); }) {
+    // It takes signals once it reads.
+    struct sigaction now {};
+    do {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      sigaction(SIGTERM, nullptr, &now);
+    } while (now.sa_handler == SIG_DFL);
+    pause();
+  }
+  // It reads once a second.
+  static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); }
+  Ran interrupted() {
+    kill(getpid(), SIGTERM);
+    thread_.join();
+    return ran_;
+  }
+
+ private:
+  Ran ran_{};
+  std::thread thread_;
+};
+
+void append(const std::string& file, const std::string& text) {
+  std::ofstream(file, std::ios::app) << text;
+}
+
+}  // namespace
+
+TEST_CASE("a line that is half written is none yet, and an interrupted watch says what it saw") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log";
+  const std::string text = log_of(9, [](int) { return 3.0; });
+  const std::size_t middle = text.find("iteration (ms): ", text.size() / 2) + 18;
+  write_file_atomically(log, text.substr(0, middle));
+  Following following(log);
+  append(log, text.substr(middle));
+  const Ran ran = following.interrupted();
+  CHECK(ran.code == 1);
+  const auto lines = lines_of(ran);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0]["alert"] == "slow");
+  CHECK(lines[0]["step"] == 7);
+  CHECK(lines[1]["steps"] == 7);
+}
+
+TEST_CASE("a log that was cut, or has another's name, is read from its start") {
+  for (const bool cut : {true, false}) {
+    CAPTURE(cut);
+    const TemporaryFolder folder;
+    const std::string log = folder.path() + "/train.log";
+    write_file_atomically(log, log_of(10, [](int) { return 1.0; }));
+    Following following(log);
+    const std::string next = log_of(4, [](int) { return 1.0; });
+    if (cut) {
+      std::ofstream(log) << next;
+    } else {
+      write_file_atomically(log, next);
+    }
+    Following::pause();
+    const Ran ran = following.interrupted();
+    CHECK(ran.code == 0);
+    REQUIRE(lines_of(ran).size() == 1);
+    CHECK(lines_of(ran)[0]["steps"] == (10 - 2) + (4 - 2));  // two of each are warm-up
+  }
+}
+
+TEST_CASE("what ends the watch ends its command") {
+  std::vector<std::string> args{"watch", "--plan", "tp2", "--model", "llama3-8b", "--gpus", "8"};
+  // The command's parent is this process.
+  args.insert(args.end(), {"--", "sh", "-c", "kill -TERM $PPID; exec sleep 60"});
+  const Ran ran = run(args);
+  CHECK(ran.code == 3);
+  CHECK(ran.says("sh ended with exit code 143"));
 }

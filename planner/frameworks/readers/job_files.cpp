@@ -7,6 +7,7 @@
 #include <span>
 
 #include "models/error.h"
+#include "planner/frameworks/emit_mark.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/readers/alike_paths.h"
@@ -100,6 +101,10 @@ class JobReader {
       case FileKind::empty:
         return job_.note("empty_file", whole, "the file is empty", "");
       case FileKind::prose:
+        if (base_name(file.name) == kHostsFile ||
+            file.text.find(kWrittenByEmit) != std::string::npos) {
+          return;  // what a job's files say already
+        }
         return job_.note("prose", whole, "prose is not read: no framework reads it", "");
       case FileKind::json:
         return read_json(file.text, file.name, 1, job_);

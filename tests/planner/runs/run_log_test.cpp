@@ -235,3 +235,53 @@ TEST_CASE("a Trainer's mean is of the run, and as exact as its batch makes it") 
   // Of another batch: a step is what the log says.
   CHECK(*step_seconds(mean, 64, 4096, 8) == doctest::Approx(100));
 }
+
+TEST_CASE("torchtitan's validation is no training step") {
+  CHECK_FALSE(
+      read_log_line("[titan] \x1b[33mvalidate step: 10  \x1b[32mloss:  9.1  \x1b[36mmemory: "
+                    "40.10GiB(50.20%)  \x1b[34mtps: 24,614\x1b[39m")
+          .has_value());
+  CHECK(steps_of({torchtitan(10), "validate " + torchtitan(10), "validate " + torchtitan(15),
+                  torchtitan(20)}) == "10 20");
+}
+
+TEST_CASE("a terminal's sequences are ignored, whatever they end in") {
+  // As `grep --color` marks what it found.
+  const LogLine line = line_of(
+      " iteration 7/ 100 | \x1b[01;31m\x1b[Kelapsed time\x1b[m\x1b[K per iteration (ms): 1520.4 | "
+      "global batch size:   128 |");
+  CHECK(line.step == 7);
+  CHECK(*line.step_s == doctest::Approx(1.5204));
+  CHECK(line.global_batch_size == 128);
+}
+
+TEST_CASE("a Trainer's JSON says the same with a key on each line") {
+  const auto mean_of = [](const std::string& text) {
+    LoggedMean mean;
+    for (const LogLine& line : read_log(text)) mean.read(line);
+    return mean.seconds(128);
+  };
+  const std::string whole =
+      R"({"train_runtime": 6000, "train_samples_per_second": 0.427, "train_steps_per_second": 0.003})";
+  std::string lines = whole;
+  for (std::size_t at = 0; (at = lines.find_first_of("{,", at)) != std::string::npos; at += 2) {
+    lines.insert(at + 1, "\n");
+  }
+  CHECK(*mean_of(whole) == doctest::Approx(128 / 0.427));
+  CHECK(*mean_of(lines) == *mean_of(whole));
+  // A step of 42 minutes is 0.000 a second; of another batch nothing is known then.
+  const std::string slow =
+      "\"train_samples_per_second\": 0.051,\n\"train_steps_per_second\": 0.0\n";
+  CHECK(*mean_of(slow) == doctest::Approx(128 / 0.051));
+  CHECK_FALSE(mean_of("\"train_samples_per_second\": 0.51,\n\"train_steps_per_second\": 0.0\n"));
+  CHECK(*mean_of("\"train_steps_per_second\": 0.5\n") == 2);
+}
+
+TEST_CASE("transformers 5 puts figures in quotes, and says the same") {
+  const LogLine quoted = line_of(
+      "{'train_runtime': '260', 'train_samples_per_second': '98.46', 'train_steps_per_second': "
+      "'0.769', 'train_loss': '2.1', 'epoch': '1'}");
+  CHECK(quoted.of_run);
+  CHECK(*quoted.samples_per_s == 98.46);
+  CHECK(*step_seconds(quoted, 128, 4096, 8) == doctest::Approx(128 / 98.46));
+}
