@@ -164,10 +164,9 @@ struct StateHandling {
   bool adds_gradients = false;
   // Gradients that the plan keeps in 16 bits are reduced in 16 bits; else in `reduce_dtype`.
   bool reduces_as_kept = true;
-  // Gradients of what ranks hold alike (norms under sequence parallelism, a tied table's two
-  // copies) are summed by ops of their own on both sides. Megatron does this too
-  // (finalize_model_grads.py); in the recipes without, one of a table's copies carries the price of
-  // both and the rest is part of what their errors.model was measured with.
+  // Gradients of what ranks hold alike under sequence parallelism (norms) are summed by ops of
+  // their own. Megatron does this too (finalize_model_grads.py); in the recipes without it is part
+  // of what their errors.model was measured with. A tied table's two copies are summed in all.
   bool sums_shared_gradients = false;
   // A tied table on one stage has one set of states; else it is priced without that knowledge.
   bool shares_tied_table = false;
