@@ -51,6 +51,7 @@ const plural = (count, one, many = one + "s") => `${whole(count)} ${count === 1 
 
 // A table that sorts by any column: columns are {label, unit, show, text, get}, rows anything.
 //   get: the value of a row, which is sorted by; show: the value as text or node; text: words, not a number;
+//   brief: a word or two;
 //   words: a line of a plan's words, which stands below the row's other cells, as wide as all of them
 function table(caption, all, rows, options = {}) {
   const body = el("tbody");
@@ -70,7 +71,7 @@ function table(caption, all, rows, options = {}) {
         const value = column.get(row);
         const content = column.show ? column.show(value, row) : value;
         const cell = content === null || content === undefined || content === "" ? MISSING : content;
-        const kind = column.text ? "text" : "number";
+        const kind = !column.text ? "number" : column.brief ? "text brief" : "text";
         return i === 0 && options.heads ? el("th", {scope: "row", class: kind}, cell)
                                         : el("td", {class: kind}, cell);
       });

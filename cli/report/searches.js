@@ -40,7 +40,7 @@ function joined(answer) {
 function searchesTable(searches) {
   const best = (get) => (search) => search.plans.length ? get(search.plans[0]) : null;
   return [el("h3", {}, "Each search"), table("Each search, with its best plan", [
-    ...LISTED.map(([label, get]) => ({label, text: true, get})),
+    ...LISTED.map(([label, get]) => ({label, text: true, brief: true, get})),
     {label: "plans", get: (s) => s.considered, show: whole},
     {label: "out of memory", get: (s) => s.out_of_memory, show: whole},
     {label: "step", unit: "s", get: best((p) => p.step_time_s), show: (v) => significant(v, 4)},
@@ -55,7 +55,7 @@ function rankedTable(plans, searches, words, choose, chosen) {
   const node = table("The best plans, best first. A row's number shows that plan below.", [
     {label: "#", get: (r) => r.i, show: (v) => el("button", {type: "button", class: "small", "aria-label": `show plan ${v + 1}`,
       onclick: () => choose(v)}, String(v + 1))},
-    ...listed(searches).map(([label, get]) => ({label, text: true, get: (r) => get(r.plan)})),
+    ...listed(searches).map(([label, get]) => ({label, text: true, brief: true, get: (r) => get(r.plan)})),
     {label: "step", unit: "s", get: (r) => r.plan.step_time_s,
       show: (v, r) => significant(v, 4) + (marks && restsOnAssumptions(r.plan) ? "*" : "")},
     {label: "interval", unit: "s", get: (r) => r.plan.interval.step_time_s[0],
