@@ -353,11 +353,14 @@ void check_named_files(const Scene& scene, Findings& out) {
       // A block of the same file, or a configuration that a framework brings by a name of its own.
       const bool here =
           config->place.line > 0 || config->place.file == named->place.file || config->derived;
-      if (base_name(text_of(named->value)) == given || here) continue;
-      out.push_back({error, "other_file_name", named->place,
-                     fmt::format("{} reads {}, and the file is called {}", key,
-                                 shown(text_of(named->value)), given),
-                     fmt::format("{} {}", key, given), "", with_value(scene, *named, given)});
+      const std::string written = text_of(named->value);
+      if (base_name(written) == given || here) continue;
+      // In the folder that is written.
+      const std::string meant = written.substr(0, written.rfind('/') + 1) + given;
+      out.push_back(
+          {error, "other_file_name", named->place,
+           fmt::format("{} reads {}, and the file is called {}", key, shown(written), given),
+           fmt::format("{} {}", key, meant), "", with_value(scene, *named, meant)});
     }
     const Setting* const yaml = part.settings.find("--megatron_config");
     if (yaml == nullptr) continue;

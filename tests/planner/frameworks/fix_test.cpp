@@ -373,6 +373,21 @@ TEST_SUITE("--fix corrects and breaks nothing") {
     CHECK(why_left(kept, *fp8).find("contradiction") != std::string::npos);
   }
 
+  TEST_CASE("a file of another name is meant in the folder that is written") {
+    const Case job{"finetune",
+                   "qwen3-8b",
+                   8,
+                   {{"run.sh",
+                     "deepspeed --num_gpus 8 run_clm.py --model_name_or_path m --output_dir o "
+                     "--deepspeed configs/ds_z3_confg.json\n"},
+                    {"ds_z3_config.json",
+                     "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true}, "
+                     "\"zero_optimization\": {\"stage\": 3}}"}}};
+    CHECK(
+        fix(job.files, Asker(job)).files[0].text.find("--deepspeed configs/ds_z3_config.json\n") !=
+        std::string::npos);
+  }
+
   TEST_CASE("names that are a slip away, and no others") {
     const auto fixed = [](const std::string& arguments) {
       const std::string head = "pretrain_gpt.py --seed 1 ";
