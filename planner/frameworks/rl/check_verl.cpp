@@ -177,7 +177,7 @@ class VerlCheck {
     const OptionList* const list = defaults_of(part_.settings);
     if (list == nullptr) return;
     check_omega_values(
-        scene_, part_, *list, has_listed_keys(part_.settings) && !is_recipe(),
+        scene_, part_, *list, has_listed_keys(part_.settings) && !is_recipe(), "verl b178a3cd",
         fmt::format("qplan: planner/frameworks/options/{}.tsv, the types of verl b178a3cd's "
                     "configurations",
                     megatron_ ? "verl_megatron" : "verl"),

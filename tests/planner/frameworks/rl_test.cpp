@@ -188,6 +188,17 @@ TEST_SUITE("verl") {
       CAPTURE(fine);
       CHECK(find(ask_shards("rollout.n=8", fine), "refused_value") == nullptr);
     }
+    // A word that is none of its own nor written for one may be a later release's (verl 1dda039b,
+    // verl/workers/config/engine.py:304).
+    const Checked later = ask_shards("strategy=fsdp2", "strategy=fsdp_turbo");
+    REQUIRE(find(later, "refused_value") != nullptr);
+    CHECK(find(later, "refused_value")->severity == Severity::warning);
+    for (const char* const slip : {"strategy=fsdp3", "strategy=FSPD2", "strategy=2"}) {
+      CAPTURE(slip);
+      const Checked checked = ask_shards("strategy=fsdp2", slip);
+      REQUIRE(find(checked, "refused_value") != nullptr);
+      CHECK(find(checked, "refused_value")->severity == Severity::error);
+    }
     // Words of its own another program may have; a count is one all the same.
     CHECK(find(ask_shards("verl.trainer.main_ppo \\\n",
                           "recipe.dapo.main_dapo \\\n  "
