@@ -88,6 +88,13 @@ bool leaves_batch_open(const Case& c) {
 
 constexpr std::string_view kOldOffload = "old_offload";
 
+// A model of today's kind in fp16, on a GPU that multiplies bf16 (since compute capability 8.0).
+bool halves_beside_bf16(const Case& c) {
+  const int capability = c.scene.question.limits.compute_capability;
+  return c.on("fp16.enabled") && c.scene.question.model.position == PositionEmbedding::rope &&
+         (capability == 0 || capability >= 80);
+}
+
 constexpr auto kTraps = std::to_array<Trap>({
     {"two_precisions", error, "fp16.enabled",
      [](const Case& c) { return c.on("bf16.enabled") && c.on("fp16.enabled"); },
@@ -98,14 +105,15 @@ constexpr auto kTraps = std::to_array<Trap>({
      "amp, which is NVIDIA Apex, and ZeRO exclude each other", "bf16 in place of amp",
      "DeepSpeed edaa7221, deepspeed/runtime/engine.py:1984"},
     {"fp16_of_bf16_model", warning, "fp16.enabled",
-     [](const Case& c) {
-       const int capability = c.scene.question.limits.compute_capability;
-       return c.on("fp16.enabled") && c.scene.question.model.position == PositionEmbedding::rope &&
-              (capability == 0 || capability >= 80);
-     },
+     [](const Case& c) { return halves_beside_bf16(c) && !c.scene.question.model_of_files; },
      "fp16 overflows where the model was trained in bf16, and the GPU has bf16",
      "\"bf16\": {\"enabled\": true} in place of the fp16 block",
      "qplan: the model's config.json says torch_dtype bfloat16"},
+    {"fp16_of_bf16_model", warning, "fp16.enabled",
+     [](const Case& c) { return halves_beside_bf16(c) && c.scene.question.model_of_files; },
+     "fp16 overflows where models of this kind are trained in bf16, and the GPU has bf16",
+     "\"bf16\": {\"enabled\": true} in place of the fp16 block",
+     "qplan: fp16 ends at 65504, and bf16 where fp32 does (IEEE 754)"},
     {"loss_scale_power", warning, "fp16.initial_scale_power",
      [](const Case& c) {
        return c.on("fp16.enabled") && c.number("fp16.initial_scale_power", 16) > 16;
