@@ -206,6 +206,20 @@ TEST_SUITE("verl") {
                "refused_value") == nullptr);
   }
 
+  TEST_CASE("no plan is made of a size that a branch of the script decides") {
+    const std::string branch = "N=8\nif [ \"$(hostname)\" = a ]; then N=16; fi\n";
+    const Checked open = ask_texts({{"run.sh", branch + with_words(rl_fixture("verl_grpo.sh"),
+                                                                   "rollout.n=8", "rollout.n=$N")}},
+                                   "qwen3-8b", 16);
+    const Finding* const f = find(open, "branches_decide");
+    REQUIRE(f != nullptr);
+    CHECK(f->message.find("rollout.n is 16 in one branch") != std::string::npos);
+    CHECK_FALSE(open.says_plan);
+    const Checked unset = ask_shards("rollout.n=8", "rollout.n=$N");
+    CHECK(find(unset, "branches_decide") == nullptr);
+    CHECK(unset.says_plan);
+  }
+
   TEST_CASE("words and flags that Hydra refuses are found") {
     has_rule("stray_word",
              ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs 15"),
