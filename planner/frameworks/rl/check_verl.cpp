@@ -192,7 +192,7 @@ class VerlCheck {
         {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "rollout.n",
          "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
          "expert_model_parallel_size", "ulysses_sequence_parallel_size", "gpu_memory_utilization",
-         "ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "actor.strategy"});
+         "ppo_mini_batch_size", "actor.strategy"});
     constexpr std::size_t kNamed = 3;
     const Setting* first = nullptr;
     std::string named;
