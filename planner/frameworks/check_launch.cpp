@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "models/error.h"
 #include "planner/frameworks/readers/recognise.h"
@@ -254,6 +255,29 @@ void check_environment(const Scene& scene, const Launch& launch, Findings& out) 
   }
 }
 
+// More processes of a node than CUDA_VISIBLE_DEVICES leaves it devices.
+void check_devices(const Launch& launch, Findings& out) {
+  const auto visible = launch.environment.find("CUDA_VISIBLE_DEVICES");
+  constexpr std::array<std::string_view, 4> kOnePerDevice{"torchrun", "accelerate", "swift",
+                                                          "megatron"};
+  const bool takes =
+      std::find(kOnePerDevice.begin(), kOnePerDevice.end(), launch.program) != kOnePerDevice.end();
+  if (visible == launch.environment.end() || !launch.gpus_per_node || !takes) return;
+  const std::string& list = visible->second;
+  const bool numbers = !list.empty() && list.find_first_not_of("0123456789,") == std::string::npos;
+  const auto devices = std::count(list.begin(), list.end(), ',') + 1;
+  if (!numbers || list.ends_with(',') || devices >= *launch.gpus_per_node) return;
+  out.push_back({error,
+                 "visible_devices",
+                 launch.place,
+                 fmt::format("{} starts {} processes on a node, and CUDA_VISIBLE_DEVICES={} leaves "
+                             "it {} of its devices",
+                             launch.program, *launch.gpus_per_node, list, devices),
+                 fmt::format("as many devices as processes, or {} processes", devices),
+                 "arithmetic: a process of its own for each device",
+                 {}});
+}
+
 // A rank that is written out, where every node needs its own.
 void check_node_rank(const Scene& scene, const Launch& launch, Findings& out) {
   for (const std::string_view key : {"--node_rank", "--node-rank", "--machine_rank"}) {
@@ -403,6 +427,7 @@ void check_launch(const Scene& scene, Findings& out) {
     check_launcher_options(launch, out);
     check_script(launch, out);
     check_environment(scene, launch, out);
+    check_devices(launch, out);
     check_node_rank(scene, launch, out);
     check_queues(scene, launch, out);
   }
