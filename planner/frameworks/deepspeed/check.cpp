@@ -161,9 +161,6 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "zero_optimization has keys of stage 3 and no stage: DeepSpeed takes 0, and shards nothing",
      "add \"stage\": 3", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:95"},
-    {"stage3_keys", note, "zero_optimization.stage3_prefetch_bucket_size",
-     [](const Case& c) { return c.has("zero_optimization.stage") && c.stage() < 3; }, "keys of stage 3 mean nothing at a lower stage",
-     "leave them out", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:215", "", true},
     {"offload_said_twice", error, "zero_optimization.cpu_offload",
      [](const Case& c) {
        return c.has("zero_optimization.cpu_offload") &&
@@ -337,6 +334,32 @@ void check_quoted_numbers(const Case& c, Findings& out) {
   }
 }
 
+constexpr Trap kStage3Keys{"stage3_keys",
+                           note,
+                           "zero_optimization.stage3_",
+                           nullptr,
+                           "means nothing below stage 3",
+                           "leave it out",
+                           "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:215"};
+
+// Each by itself, as each is taken out. accelerate's own file always says what it saves by.
+void check_stage3_keys(const Case& c, Findings& out) {
+  if (c.part.derived || c.part.of_accelerate) return;
+  try {
+    if (!c.has("zero_optimization.stage") || c.is_auto("zero_optimization.stage") || c.stage() >= 3)
+      return;
+  } catch (const Error&) {
+    return;  // a stage that is none is said elsewhere
+  }
+  for (const Setting& setting : c.part.settings) {
+    if (!setting.key.starts_with(kStage3Keys.at) || c.find(setting.key) != &setting) continue;
+    out.push_back({kStage3Keys.severity, std::string(kStage3Keys.rule), setting.place,
+                   fmt::format("{} {}", setting.key, kStage3Keys.message),
+                   std::string(kStage3Keys.instead), std::string(kStage3Keys.source),
+                   removed(c.scene, c.part, setting)});
+  }
+}
+
 // DeepSpeed's name of a format that another one spells.
 Correction named_format(const Scene& scene, const Setting& setting) {
   const std::string meant = certain_choice(text_of(setting.value), {"fp16", "bf16", "fp32"});
@@ -360,6 +383,7 @@ void check_deepspeed(const Scene& scene, Findings& out) {
     const Case c{scene, part};
     check_blocks(c, out);
     check_quoted_numbers(c, out);
+    check_stage3_keys(c, out);
     for (const Trap& trap : kTraps) {
       bool springs = false;
       try {
@@ -384,6 +408,7 @@ void check_deepspeed(const Scene& scene, Findings& out) {
 
 void list_deepspeed_traps(std::vector<TrapInfo>& out) {
   for (const Trap& trap : kTraps) out.push_back({trap.rule, trap.source});
+  out.push_back({kStage3Keys.rule, kStage3Keys.source});
 }
 
 }  // namespace qplan

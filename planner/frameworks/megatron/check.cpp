@@ -363,6 +363,16 @@ bool holds(Dialect dialect) {
          dialect == Dialect::bridge;
 }
 
+// Written behind the option that asks for it, where one does.
+Correction added_beside(const Case& c, const Setting* at, const std::string& arguments) {
+  if (at == nullptr) return added(c.scene, c.part, arguments);
+  ConfigPart part = c.part;
+  part.settings = {};
+  part.settings.add(*at);
+  part.settings.append(c.part.settings);
+  return added(c.scene, part, arguments);
+}
+
 void spring(const Case& c, const Trap& trap, Findings& out) {
   std::string message(trap.message);
   try {
@@ -373,7 +383,7 @@ void spring(const Case& c, const Trap& trap, Findings& out) {
   }
   const Setting* const at = c.find(trap.at);
   Correction fix;
-  if (!trap.add.empty()) fix = added(c.scene, c.part, std::string(trap.add));
+  if (!trap.add.empty()) fix = added_beside(c, at, std::string(trap.add));
   if (trap.drop && at != nullptr) fix = removed(c.scene, c.part, *at);
   out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : c.part.place,
                  std::move(message), std::string(trap.instead), std::string(trap.source),

@@ -60,6 +60,29 @@ TEST_SUITE("traps") {
           "use fp8 by another recipe, or bf16");
   }
 
+  TEST_CASE("the old models are gone, and no other option is meant") {
+    const Checked checked = ask_text("train.sh", "torchrun --nproc_per_node 16 pretrain_gpt.py " +
+                                                     kModel + "--use-legacy-models\n");
+    const Finding* const f = find(checked, "unknown_option");
+    REQUIRE(f != nullptr);
+    CHECK(f->instead.starts_with("leave it out"));
+  }
+
+  TEST_CASE("more processes than visible devices are told") {
+    const auto start = [&](const std::string& environment) {
+      return ask_text("train.sh",
+                      environment + "torchrun --nproc_per_node 8 pretrain_gpt.py " + kModel + "\n");
+    };
+    CHECK(find(start("CUDA_VISIBLE_DEVICES=0,1 "), "visible_devices") != nullptr);
+    CHECK(find(start("export CUDA_VISIBLE_DEVICES=4\n"), "visible_devices") != nullptr);
+    for (const char* const fine :
+         {"CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 ", "export CUDA_VISIBLE_DEVICES=$DEVICES\n",
+          "CUDA_VISIBLE_DEVICES=GPU-1a ", "[ -n \"$X\" ] && export CUDA_VISIBLE_DEVICES=0\n"}) {
+      CAPTURE(fine);
+      CHECK(find(start(fine), "visible_devices") == nullptr);
+    }
+  }
+
   TEST_CASE("fp16 is warned of by what says that the model is bf16's") {
     const std::string half = without(kModel, "--bf16 ") + "--fp16\n";
     const Checked named = ask_text("args.txt", half);
