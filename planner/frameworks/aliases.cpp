@@ -21,6 +21,7 @@ constexpr auto kMegatronAliases = std::to_array<Alias>({
     {"--nccl-timeout", "--distributed-timeout-minutes", ", in minutes"},
     {"--save-dir", "--save", ""},
     {"--checkpoint-dir", "--save", ""},
+    {"--use-legacy-models", "", "; Megatron-LM has no others than its core's any more"},
     {"--fp8", "--fp8-format", ""},
     {"--fake-init-process-group", "--fake-process-group", ""},
     {"--overlap-p2p-comm", "--overlap-p2p-communication-warmup-flush", ""},

@@ -17,6 +17,7 @@
 #include "planner/frameworks/read_plan.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/relations.h"
+#include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/undecided.h"
 
@@ -197,8 +198,10 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   check_launch(scene, checked.findings);
   if (job.find(Dialect::ms_swift_megatron) != nullptr)
     respell(checked.findings, swift_spelled, swift_spelled);
-  const bool whole =
-      !lacks_config(checked, *framework) && !leaves_type_open(job) && !leaves_stages_open(scene);
+  const bool decided = std::none_of(checked.findings.begin(), checked.findings.end(),
+                                    [](const Finding& f) { return f.rule == kBranchesDecide; });
+  const bool whole = decided && !lacks_config(checked, *framework) && !leaves_type_open(job) &&
+                     !leaves_stages_open(scene);
   checked.says_plan = whole && (!scene.said.empty() || wraps_model(job));
   if (checked.says_plan) {
     check_rules(scene, checked.findings);

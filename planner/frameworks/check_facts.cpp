@@ -22,6 +22,11 @@ bool describes_model(const ConfigPart& part) {
 // comes with a plug-in that reads the checkpoint's config (slime_plugins/models/qwen3_next.py).
 bool judged(const ConfigPart& part, const Fact& fact, const Subject& subject) {
   if (part.derived) return false;
+  // The pattern counts them, whatever the number (Megatron-LM d98e8a64,
+  // megatron/training/arguments.py:787).
+  const bool counted =
+      part.settings.has("--hybrid-layer-pattern") || part.settings.has("--hybrid-override-pattern");
+  if (fact.key == "--num-layers" && counted) return false;
   if (fact.judged != nullptr && !fact.judged(subject)) return false;
   if (part.dialect == Dialect::megatron_yaml) return part.settings.has(fact.key);
   if (fact.key.starts_with("fsdp_config.") && distributed_type_of(part.settings).meant != "FSDP") {

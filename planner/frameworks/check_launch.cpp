@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "models/error.h"
 #include "planner/frameworks/readers/recognise.h"
@@ -254,6 +255,29 @@ void check_environment(const Scene& scene, const Launch& launch, Findings& out) 
   }
 }
 
+// More processes of a node than CUDA_VISIBLE_DEVICES leaves it devices.
+void check_devices(const Launch& launch, Findings& out) {
+  const auto visible = launch.environment.find("CUDA_VISIBLE_DEVICES");
+  constexpr std::array<std::string_view, 4> kOnePerDevice{"torchrun", "accelerate", "swift",
+                                                          "megatron"};
+  const bool takes =
+      std::find(kOnePerDevice.begin(), kOnePerDevice.end(), launch.program) != kOnePerDevice.end();
+  if (visible == launch.environment.end() || !launch.gpus_per_node || !takes) return;
+  const std::string& list = visible->second;
+  const bool numbers = !list.empty() && list.find_first_not_of("0123456789,") == std::string::npos;
+  const auto devices = std::count(list.begin(), list.end(), ',') + 1;
+  if (!numbers || list.ends_with(',') || devices >= *launch.gpus_per_node) return;
+  out.push_back({error,
+                 "visible_devices",
+                 launch.place,
+                 fmt::format("{} starts {} processes on a node, and CUDA_VISIBLE_DEVICES={} leaves "
+                             "it {} of its devices",
+                             launch.program, *launch.gpus_per_node, list, devices),
+                 fmt::format("as many devices as processes, or {} processes", devices),
+                 "arithmetic: a process of its own for each device",
+                 {}});
+}
+
 // A rank that is written out, where every node needs its own.
 void check_node_rank(const Scene& scene, const Launch& launch, Findings& out) {
   for (const std::string_view key : {"--node_rank", "--node-rank", "--machine_rank"}) {
@@ -353,11 +377,14 @@ void check_named_files(const Scene& scene, Findings& out) {
       // A block of the same file, or a configuration that a framework brings by a name of its own.
       const bool here =
           config->place.line > 0 || config->place.file == named->place.file || config->derived;
-      if (base_name(text_of(named->value)) == given || here) continue;
-      out.push_back({error, "other_file_name", named->place,
-                     fmt::format("{} reads {}, and the file is called {}", key,
-                                 shown(text_of(named->value)), given),
-                     fmt::format("{} {}", key, given), "", with_value(scene, *named, given)});
+      const std::string written = text_of(named->value);
+      if (base_name(written) == given || here) continue;
+      // In the folder that is written.
+      const std::string meant = written.substr(0, written.rfind('/') + 1) + given;
+      out.push_back(
+          {error, "other_file_name", named->place,
+           fmt::format("{} reads {}, and the file is called {}", key, shown(written), given),
+           fmt::format("{} {}", key, meant), "", with_value(scene, *named, meant)});
     }
     const Setting* const yaml = part.settings.find("--megatron_config");
     if (yaml == nullptr) continue;
@@ -400,6 +427,7 @@ void check_launch(const Scene& scene, Findings& out) {
     check_launcher_options(launch, out);
     check_script(launch, out);
     check_environment(scene, launch, out);
+    check_devices(launch, out);
     check_node_rank(scene, launch, out);
     check_queues(scene, launch, out);
   }

@@ -99,6 +99,10 @@ void check_rules(const Scene& scene, Findings& out) {
     const bool known = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
       return f.rule == "batch_arithmetic" && reason.rule == "batch_divisibility";
     });
+    // A rank is said, and no module has any of the names beside it: so the finding of the names.
+    const bool no_target = std::any_of(out.begin(), out.end(),
+                                       [](const Finding& f) { return f.rule == "unknown_target"; });
+    if (reason.rule == "lora_words_need_rank" && no_target) continue;
     if (reason.rule == "interleaved_microbatches" && runs_in_groups(scene.draft)) {
       out.push_back({Severity::warning, std::string(reason.rule), place,
                      fmt::format("Megatron runs {} microbatches in groups of {}, which is not "

@@ -51,8 +51,11 @@ void read_part(const ConfigPart& part, Draft& draft,
       continue;
     }
     try {
+      const Precision before = draft.plan.precision;
       option.read(draft, setting->value);
       if (!option.word.empty()) said.emplace(option.word, setting->place);
+      // Of --bf16, --fp8-format and --fp8-recipe the last one that made it another.
+      if (draft.plan.precision != before) said.insert_or_assign("precision", setting->place);
     } catch (const Error& error) {
       out.push_back(bad_value(*setting, error.what()));
     }

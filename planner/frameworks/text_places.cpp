@@ -96,6 +96,12 @@ Span with_comma(const std::string& text, Span span) {
   while (after < text.size() && blank(after)) ++after;
   if (after < text.size() && text[after] == ',') {
     span.end = after + 1;
+    std::size_t next = span.end, before = span.begin;
+    while (next < text.size() && kBlanks.find(text[next]) != std::string_view::npos) ++next;
+    while (before > 0 && kBlanks.find(text[before - 1]) != std::string_view::npos) --before;
+    // Behind another of its line the line's end stays.
+    const bool last = next < text.size() && text[next] == '\n';
+    if (last && before > 0 && text[before - 1] != '\n') return {before, next};
     while (span.end < text.size() && blank(span.end)) ++span.end;
     return span;
   }

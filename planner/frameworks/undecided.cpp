@@ -17,6 +17,7 @@
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/readers/layers.h"
 #include "planner/frameworks/readers/meant_blocks.h"
+#include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/scene.h"
 
 namespace qplan {
@@ -55,9 +56,9 @@ bool same_place(const Place& a, const Place& b) {
 
 // What is said of a word itself, whatever the others are.
 bool is_of_word(const Finding& finding) {
-  static constexpr std::array<std::string_view, 8> kRules{
-      "bad_value",  "refused_value", "unknown_option", "stray_word",
-      "said_twice", "not_resolved",  "stage_missing",  "config_missing"};
+  static constexpr std::array<std::string_view, 9> kRules{
+      "bad_value",    "refused_value", "unknown_option", "stray_word",   "said_twice",
+      "not_resolved", "stage_missing", "config_missing", kBranchesDecide};
   return std::find(kRules.begin(), kRules.end(), finding.rule) != kRules.end();
 }
 

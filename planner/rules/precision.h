@@ -59,6 +59,25 @@ constexpr bool multiplies(int capability, Precision p) {
   return capability >= capability_for(p);
 }
 
+// As the vendor names it: "compute capability 9.0", "gfx942".
+inline std::string named_capability(int capability) {
+  const bool amd = capability > 90 && capability < 100;
+  return amd ? fmt::format("gfx9{}", capability == 94 ? "42" : "50")
+             : fmt::format("compute capability {}.{}", capability / 10, capability % 10);
+}
+
+// What a GPU needs for a precision, of its own vendor's: MI350 or Blackwell for mxfp8.
+inline std::string capability_wanted(int capability, Precision p) {
+  const int least = capability_for(p);
+  const bool amd = capability > 90 && capability < 100;
+  if (amd && least >= 100) return "NVIDIA's " + named_capability(least);
+  const std::string wanted = named_capability(!amd && least == 95 ? 100 : least);
+  const bool too_new = p == Precision::mxfp8 && capability >= kNoMxfp8From;
+  return too_new
+             ? fmt::format("{} to {}.{}", wanted, (kNoMxfp8From - 1) / 10, (kNoMxfp8From - 1) % 10)
+             : wanted;
+}
+
 inline constexpr auto kPrecision = std::to_array<Rule>({
     {"precision_gpu", kEvery,
      [](const Case& c) {
@@ -66,11 +85,12 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
               !multiplies(c.limits.compute_capability, c.p.precision);
      },
      [](const Case& c) {
-       const bool too_new = c.limits.compute_capability >= capability_for(c.p.precision);
-       return fmt::format("precision {} needs compute capability {}{}, not {}; use {}",
-                          to_word(c.p.precision), capability_for(c.p.precision),
-                          too_new ? fmt::format(" to {}", kNoMxfp8From - 1) : "",
-                          c.limits.compute_capability, too_new ? "fp8" : "bf16");
+       const int capability = c.limits.compute_capability;
+       const bool fp8 = c.p.precision != Precision::fp8 && multiplies(capability, Precision::fp8);
+       return fmt::format("precision {} needs {}, and the GPU has {}; use {}",
+                          to_word(c.p.precision), capability_wanted(capability, c.p.precision),
+                          named_capability(capability),
+                          fp8 ? "fp8 by another recipe, or bf16" : "bf16");
      },
      "TransformerEngine d0067d0d, transformer_engine/pytorch/quantization.py:153"},
     {"precision_available", kEvery,

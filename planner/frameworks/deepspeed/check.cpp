@@ -88,6 +88,13 @@ bool leaves_batch_open(const Case& c) {
 
 constexpr std::string_view kOldOffload = "old_offload";
 
+// A model of today's kind in fp16, on a GPU that multiplies bf16 (since compute capability 8.0).
+bool halves_beside_bf16(const Case& c) {
+  const int capability = c.scene.question.limits.compute_capability;
+  return c.on("fp16.enabled") && c.scene.question.model.position == PositionEmbedding::rope &&
+         (capability == 0 || capability >= 80);
+}
+
 constexpr auto kTraps = std::to_array<Trap>({
     {"two_precisions", error, "fp16.enabled",
      [](const Case& c) { return c.on("bf16.enabled") && c.on("fp16.enabled"); },
@@ -98,14 +105,15 @@ constexpr auto kTraps = std::to_array<Trap>({
      "amp, which is NVIDIA Apex, and ZeRO exclude each other", "bf16 in place of amp",
      "DeepSpeed edaa7221, deepspeed/runtime/engine.py:1984"},
     {"fp16_of_bf16_model", warning, "fp16.enabled",
-     [](const Case& c) {
-       const int capability = c.scene.question.limits.compute_capability;
-       return c.on("fp16.enabled") && c.scene.question.model.position == PositionEmbedding::rope &&
-              (capability == 0 || capability >= 80);
-     },
+     [](const Case& c) { return halves_beside_bf16(c) && !c.scene.question.model_of_files; },
      "fp16 overflows where the model was trained in bf16, and the GPU has bf16",
      "\"bf16\": {\"enabled\": true} in place of the fp16 block",
      "qplan: the model's config.json says torch_dtype bfloat16"},
+    {"fp16_of_bf16_model", warning, "fp16.enabled",
+     [](const Case& c) { return halves_beside_bf16(c) && c.scene.question.model_of_files; },
+     "fp16 overflows where models of this kind are trained in bf16, and the GPU has bf16",
+     "\"bf16\": {\"enabled\": true} in place of the fp16 block",
+     "qplan: fp16 ends at 65504, and bf16 where fp32 does (IEEE 754)"},
     {"loss_scale_power", warning, "fp16.initial_scale_power",
      [](const Case& c) {
        return c.on("fp16.enabled") && c.number("fp16.initial_scale_power", 16) > 16;
@@ -153,9 +161,6 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "zero_optimization has keys of stage 3 and no stage: DeepSpeed takes 0, and shards nothing",
      "add \"stage\": 3", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:95"},
-    {"stage3_keys", note, "zero_optimization.stage3_prefetch_bucket_size",
-     [](const Case& c) { return c.has("zero_optimization.stage") && c.stage() < 3; }, "keys of stage 3 mean nothing at a lower stage",
-     "leave them out", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:215", "", true},
     {"offload_said_twice", error, "zero_optimization.cpu_offload",
      [](const Case& c) {
        return c.has("zero_optimization.cpu_offload") &&
@@ -329,6 +334,32 @@ void check_quoted_numbers(const Case& c, Findings& out) {
   }
 }
 
+constexpr Trap kStage3Keys{"stage3_keys",
+                           note,
+                           "zero_optimization.stage3_",
+                           nullptr,
+                           "means nothing below stage 3",
+                           "leave it out",
+                           "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:215"};
+
+// Each by itself, as each is taken out. accelerate's own file always says what it saves by.
+void check_stage3_keys(const Case& c, Findings& out) {
+  if (c.part.derived || c.part.of_accelerate) return;
+  try {
+    if (!c.has("zero_optimization.stage") || c.is_auto("zero_optimization.stage") || c.stage() >= 3)
+      return;
+  } catch (const Error&) {
+    return;  // a stage that is none is said elsewhere
+  }
+  for (const Setting& setting : c.part.settings) {
+    if (!setting.key.starts_with(kStage3Keys.at) || c.find(setting.key) != &setting) continue;
+    out.push_back({kStage3Keys.severity, std::string(kStage3Keys.rule), setting.place,
+                   fmt::format("{} {}", setting.key, kStage3Keys.message),
+                   std::string(kStage3Keys.instead), std::string(kStage3Keys.source),
+                   removed(c.scene, c.part, setting)});
+  }
+}
+
 // DeepSpeed's name of a format that another one spells.
 Correction named_format(const Scene& scene, const Setting& setting) {
   const std::string meant = certain_choice(text_of(setting.value), {"fp16", "bf16", "fp32"});
@@ -352,6 +383,7 @@ void check_deepspeed(const Scene& scene, Findings& out) {
     const Case c{scene, part};
     check_blocks(c, out);
     check_quoted_numbers(c, out);
+    check_stage3_keys(c, out);
     for (const Trap& trap : kTraps) {
       bool springs = false;
       try {
@@ -376,6 +408,7 @@ void check_deepspeed(const Scene& scene, Findings& out) {
 
 void list_deepspeed_traps(std::vector<TrapInfo>& out) {
   for (const Trap& trap : kTraps) out.push_back({trap.rule, trap.source});
+  out.push_back({kStage3Keys.rule, kStage3Keys.source});
 }
 
 }  // namespace qplan

@@ -140,7 +140,11 @@ void check_finetuning(const Scene& scene, Findings& out) {
                      std::string(trap.source)});
     }
     if (part.dialect == kNemo) check_blocks(part, out);
-    if (part.dialect == kNemo || part.dialect == kTrl) continue;
+    if (part.dialect == kNemo) continue;
+    if (part.dialect == kTrl) {
+      check_length(c, "--max_length", out);
+      continue;
+    }
     check_length(c,
                  part.dialect == kFactory ? "cutoff_len"
                  : is_swift(part.dialect) ? "--max_length"

@@ -44,6 +44,18 @@ bool is_whole(const Case& c) {
   return c.has("--num-layers") && c.has("--micro-batch-size");
 }
 
+// Whether a pattern says what each layer is, and so how many there are.
+bool counts_by_pattern(const Case& c) {
+  return c.has("--hybrid-layer-pattern") || c.has("--hybrid-override-pattern");
+}
+
+// A model of today's kind in fp16, on a GPU that multiplies bf16 (since compute capability 8.0).
+bool halves_beside_bf16(const Case& c) {
+  const int capability = c.scene.question.limits.compute_capability;
+  return c.has("--fp16") && c.model().position == PositionEmbedding::rope &&
+         (capability == 0 || capability >= 80);
+}
+
 // Arguments that validate_args asserts somebody gave, by any of their names.
 struct Required {
   std::string_view flag, other{};
@@ -83,9 +95,7 @@ bool lacks(const Case& c) {
   const CheckQuestion& q = c.scene.question;
   if (required.flag == "--micro-batch-size" && q.micro_batch_size) return false;
   if (required.flag == "--seq-length" && q.seq_len) return false;
-  // A pattern counts the layers.
-  const bool counted = c.has("--hybrid-layer-pattern") || c.has("--hybrid-override-pattern");
-  if (required.flag == "--num-layers" && counted) return false;
+  if (required.flag == "--num-layers" && counts_by_pattern(c)) return false;
   return !c.may_be_said(required.flag) &&
          (required.other.empty() || !c.may_be_said(required.other));
 }
@@ -174,13 +184,13 @@ constexpr auto kTraps = std::to_array<Trap>({
      "deterministic mode refuses the fused loss", "leave --cross-entropy-loss-fusion out",
      "Megatron-LM d98e8a64, megatron/training/determinism.py:24", "", true},
     {"fp16_of_bf16_model", warning, "--fp16",
-     [](const Case& c) {
-       return c.has("--fp16") && c.model().position == PositionEmbedding::rope &&
-              (c.scene.question.limits.compute_capability == 0 ||
-               c.scene.question.limits.compute_capability >= 80);
-     },
+     [](const Case& c) { return halves_beside_bf16(c) && !c.scene.question.model_of_files; },
      "fp16 overflows where the model was trained in bf16, and the GPU has bf16", "use --bf16",
      "qplan: the model's config.json says torch_dtype bfloat16"},
+    {"fp16_of_bf16_model", warning, "--fp16",
+     [](const Case& c) { return halves_beside_bf16(c) && c.scene.question.model_of_files; },
+     "fp16 overflows where models of this kind are trained in bf16, and the GPU has bf16",
+     "use --bf16", "qplan: fp16 ends at 65504, and bf16 where fp32 does (IEEE 754)"},
 
     // What Megatron has no default of.
     {"no_micro_batch", error, "", lacks<0>,
@@ -286,6 +296,14 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "--checkpoint-activations means recomputation, and Megatron-LM now prints so and exits",
      "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "Megatron-LM d98e8a64, megatron/training/arguments.py:601"},
+    {"idle_argument", note, "--num-layers",
+     [](const Case& c) {
+       const Setting* const said = c.find("--num-layers");
+       return counts_by_pattern(c) && said != nullptr && said->resolved &&
+              whole_of(said->value) != c.model().num_layers;
+     },
+     "--num-layers is ignored with a warning: the pattern of layers counts them", "leave it out",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:787", "", true},
     {"idle_argument", note, "--use-mcore-models",
      [](const Case& c) {
        return c.has("--use-mcore-models") && c.part.dialect == Dialect::megatron;
@@ -345,6 +363,16 @@ bool holds(Dialect dialect) {
          dialect == Dialect::bridge;
 }
 
+// Written behind the option that asks for it, where one does.
+Correction added_beside(const Case& c, const Setting* at, const std::string& arguments) {
+  if (at == nullptr) return added(c.scene, c.part, arguments);
+  ConfigPart part = c.part;
+  part.settings = {};
+  part.settings.add(*at);
+  part.settings.append(c.part.settings);
+  return added(c.scene, part, arguments);
+}
+
 void spring(const Case& c, const Trap& trap, Findings& out) {
   std::string message(trap.message);
   try {
@@ -355,7 +383,7 @@ void spring(const Case& c, const Trap& trap, Findings& out) {
   }
   const Setting* const at = c.find(trap.at);
   Correction fix;
-  if (!trap.add.empty()) fix = added(c.scene, c.part, std::string(trap.add));
+  if (!trap.add.empty()) fix = added_beside(c, at, std::string(trap.add));
   if (trap.drop && at != nullptr) fix = removed(c.scene, c.part, *at);
   out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : c.part.place,
                  std::move(message), std::string(trap.instead), std::string(trap.source),

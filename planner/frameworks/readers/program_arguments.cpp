@@ -11,6 +11,7 @@
 #include "planner/frameworks/readers/arguments.h"
 #include "planner/frameworks/readers/formats.h"
 #include "planner/frameworks/readers/recognise.h"
+#include "planner/frameworks/spelled_values.h"
 
 namespace qplan {
 namespace {
@@ -42,13 +43,29 @@ Settings underscored(std::span<const ShellWord> words, std::span<const OptionLis
   return settings;
 }
 
+const KnownOption* known_flag(const std::string& flag) {
+  for (const std::string_view list : {"megatron", "slime", "megatron_deepspeed"}) {
+    if (const KnownOption* const known = known_options(list).find(flag)) return known;
+  }
+  return nullptr;
+}
+
 // Whether a flag takes no value.
 bool is_switch(const std::string& flag) {
-  for (const std::string_view list : {"megatron", "slime", "megatron_deepspeed"}) {
-    const KnownOption* const known = known_options(list).find(flag);
-    if (known != nullptr) return known->arity == "0";
-  }
-  return false;
+  const KnownOption* const known = known_flag(flag);
+  return known != nullptr && known->arity == "0";
+}
+
+// Whether a word stands among the numbers of a list ("--profile-ranks 0 1 $(...)"), and so is no
+// option. Of a flag that is not listed two numbers tell that it takes several.
+bool is_in_list_of_numbers(std::span<const ShellWord> words, std::size_t at) {
+  std::size_t numbers = 0;
+  while (at > 0 && is_number(words[at - 1].text)) --at, ++numbers;
+  if (at == 0 || !words[at - 1].text.starts_with("--")) return false;
+  const KnownOption* const known = known_flag(words[at - 1].text);
+  if (known == nullptr) return numbers > 1;
+  return (known->arity == "+" || known->arity == "*") &&
+         (known->type == "int" || known->type == "float");
 }
 
 }  // namespace
@@ -173,7 +190,7 @@ std::string open_word(std::span<const ShellWord> words) {
     const bool value = i > 0 && words[i - 1].text.starts_with("-") &&
                        words[i - 1].text.find('=') == std::string::npos &&
                        !is_switch(words[i - 1].text);
-    if (!value) return text;
+    if (!value && !is_in_list_of_numbers(words, i)) return text;
   }
   return "";
 }

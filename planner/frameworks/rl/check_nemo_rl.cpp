@@ -82,7 +82,7 @@ class NemoCheck {
            certain_key(setting.key, list) == near ? with_key(scene_, part_, setting, near)
                                                   : Correction{});
     }
-    check_omega_values(scene_, part_, list, true,
+    check_omega_values(scene_, part_, list, true, "",
                        "qplan: planner/frameworks/options/nemo_rl.tsv, the types of NeMo-RL "
                        "7ea279ab's MasterConfig",
                        out_);

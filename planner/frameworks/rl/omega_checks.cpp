@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/edit_distance.h"
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/option_value.h"
@@ -33,10 +34,18 @@ std::string wanted_of(const KnownOption& known, const Json& value) {
   return wanted_instead(known, value, ValueReader::yaml);
 }
 
+// Whether a word is written for one of these: up to two letters away, of a short one a single one.
+bool is_near(const std::string& word, const std::vector<std::string>& choices) {
+  return std::any_of(choices.begin(), choices.end(), [&](const std::string& choice) {
+    return edit_distance(lower_case(word), lower_case(choice)) <= (word.size() > 4 ? 2 : 1);
+  });
+}
+
 }  // namespace
 
 void check_omega_values(const Scene& scene, const ConfigPart& part, const OptionList& list,
-                        bool choices, std::string_view source, Findings& out) {
+                        bool choices, std::string_view release, std::string_view source,
+                        Findings& out) {
   for (const Setting& setting : part.settings) {
     const KnownOption* const known = list.find(setting.key);
     if (known == nullptr || !setting.resolved || part.settings.find(setting.key) != &setting) {
@@ -55,6 +64,19 @@ void check_omega_values(const Scene& scene, const ConfigPart& part, const Option
     const std::vector<std::string> truths{"true", "false"};
     const std::string meant =
         certain_choice(lower_case(text), known->type == "bool" ? truths : known->choices);
+    const bool later = !release.empty() && setting.value.is_string() && !known->choices.empty() &&
+                       meant.empty() && !is_near(text, known->choices);
+    if (later) {
+      out.push_back({Severity::warning,
+                     "refused_value",
+                     setting.place,
+                     fmt::format("{} is {}, and {} takes {}: the one that runs may take more",
+                                 setting.key, shown(text), release, wanted),
+                     "",
+                     std::string(source),
+                     {}});
+      continue;
+    }
     out.push_back({Severity::error, "refused_value", setting.place,
                    fmt::format("{} is {}, and must be {}", setting.key, shown(text), wanted), "",
                    std::string(source),

@@ -10,9 +10,11 @@
 namespace qplan {
 
 // Values that are not of their key's type, range or choices, of those that count (the last of a
-// key). `choices` false: the program may have words of its own.
+// key). `choices` false: the program may have words of its own. A word that is no slip of the
+// list's is a warning where a later release than `release` may have it; empty: none may.
 void check_omega_values(const Scene& scene, const ConfigPart& part, const OptionList& list,
-                        bool choices, std::string_view source, Findings& out);
+                        bool choices, std::string_view release, std::string_view source,
+                        Findings& out);
 
 // Of YAML: a section by its real name.
 Correction renamed_section(const Scene& scene, const SectionSlip& slip);

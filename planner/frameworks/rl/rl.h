@@ -13,6 +13,9 @@
 
 namespace qplan {
 
+// The rule of sizes that a branch of a script decides, so that no plan is one's.
+inline constexpr std::string_view kBranchesDecide = "branches_decide";
+
 // What a configuration asks for beside the words of a plan.
 struct RlReading {
   std::optional<RlStep> step;  // none: it is fine-tuned on answers that are given

@@ -41,6 +41,18 @@ ShellText joined(std::span<const ShellText> words) {
   return text;
 }
 
+// What "read" makes of the backslashes of its input.
+ShellText without_escapes(const ShellText& text) {
+  ShellText result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool escapes =
+        text[i].c == '\\' && text[i].certainty != Certainty::unknown && i + 1 < text.size();
+    if (escapes && text[++i].c == '\n') continue;
+    result.push_back(text[i]);
+  }
+  return result;
+}
+
 }  // namespace
 
 // `words` that stand in `span` of the text, with a here-document's `input`.
@@ -188,12 +200,14 @@ std::vector<Edit> ScriptReader::remarks_above() {
   return fix;
 }
 
-// "read -r -d '' X <<END": all of a here-document; without -d its first line.
+// "read -r -d '' X <<END": all of a here-document; without -d its first line, without -r less the
+// backslashes that take the next letter as it is, or two lines as one.
 bool ScriptReader::read_input(std::span<const ShellText> words, const ShellText& input) {
-  bool whole = false;
+  bool whole = false, raw = false;
   std::vector<std::string> names;
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::string word = plain(words[i]);
+    raw = raw || (word.starts_with('-') && word.find('r') != std::string::npos);
     if (!word.starts_with('-')) {
       names.push_back(word);
     } else if (word.ends_with('d') && i + 1 < words.size()) {
@@ -204,7 +218,7 @@ bool ScriptReader::read_input(std::span<const ShellText> words, const ShellText&
     }
   }
   if (names.size() != 1 || input.empty()) return false;
-  ShellText value = input;
+  ShellText value = raw ? input : without_escapes(input);
   if (!whole) {
     value.erase(std::find_if(value.begin(), value.end(), [](const auto& l) { return l.c == '\n'; }),
                 value.end());

@@ -9,6 +9,7 @@
 #include "models/error.h"
 #include "planner/frameworks/shell/arithmetic.h"
 #include "planner/frameworks/shell/patterns.h"
+#include "planner/frameworks/shell/substitutions.h"
 #include "planner/frameworks/shell/words.h"
 
 namespace qplan {
@@ -61,7 +62,9 @@ void ShellWordReader::expand(Words& words, Mode mode) {
   if (in_.peek() == '(' && in_.peek(1) == '(') return arithmetic(words.back(), from);
   if (in_.peek() == '(') {
     if (document(words, mode)) return;
+    const std::size_t begin = in_.at + 1;
     in_.skip_brackets('(', ')');
+    if (substituted(words, {begin, in_.at - 1}, mode)) return;
     return append_unknown(words.back(), from);
   }
   if (in_.peek() == '\'' && mode != Mode::quoted) return escaped(words.back());
@@ -107,6 +110,7 @@ bool ShellWordReader::document(Words& words, Mode mode) {
     read.end += c;
   }
   if (read.end.empty()) return false;
+  read.joins = read.expands;
   in_.skip_line();
   ShellText text = document(read);
   while (is_shell_blank(in_.peek()) || in_.peek() == '\n') ++in_.at;
@@ -116,6 +120,34 @@ bool ShellWordReader::document(Words& words, Mode mode) {
   }
   ++in_.at;
   while (!text.empty() && text.back().c == '\n') text.pop_back();
+  add_value(words, text, mode);
+  return true;
+}
+
+// What the command prints that stands in `inside`, where its words alone say it.
+bool ShellWordReader::substituted(Words& words, Span inside, Mode mode) {
+  const ShellCursor outer = in_;
+  in_.at = std::min(inside.begin, outer.text.size());
+  std::string_view spelled = outer.text.substr(in_.at, inside.end - std::min(in_.at, inside.end));
+  spelled.remove_prefix(std::min(spelled.find_first_not_of(" \t\n"), spelled.size()));
+  bool known = spelled.starts_with("seq ") || spelled.starts_with("expr ");
+  in_.text = outer.text.substr(0, inside.end);
+  std::vector<std::string> command;
+  for (skip_blanks(); known && !in_.at_end(); skip_blanks()) {
+    known = !at_word_end();  // another command, a redirection
+    for (const ShellText& text : known ? word() : Words()) {
+      known = known && is_resolved(text);
+      command.push_back(plain(text));
+    }
+  }
+  in_ = outer;
+  const auto printed = known ? output_of(command) : std::nullopt;
+  if (!printed) return false;
+  ShellText text;
+  for (const char c : *printed) {
+    text.push_back(in_.letter(inside.begin));
+    text.back().c = c;
+  }
   add_value(words, text, mode);
   return true;
 }

@@ -139,7 +139,10 @@ void ScriptReader::statement() {
     in_.at = std::max(std::min(in_.line_end() + 1, in_.text.size()), documents_end_);
   }
   ShellText input;
-  for (const HereDocument& document : redirections.documents) {
+  // What a script reads; a file that it writes keeps its lines, which are read where it is.
+  const bool reads = !words.empty() && plain(words.front()) == "read";
+  for (HereDocument& document : redirections.documents) {
+    document.joins = document.expands && reads;
     input = words_.document(document);
     keep_file(redirections.target, input);
   }

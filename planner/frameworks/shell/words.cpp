@@ -37,6 +37,13 @@ void add_broken_continuation(std::vector<Finding>& findings, const Place& place,
        "put remarks on lines of their own, outside the command", "bash(1), quoting", fix});
 }
 
+// Whether a backslash that none before it takes ends a line.
+bool is_continued(std::string_view line) {
+  const std::size_t last = line.find_last_not_of('\\');
+  const std::size_t backslashes = line.size() - (last == line.npos ? 0 : last + 1);
+  return backslashes % 2 == 1;
+}
+
 }  // namespace
 
 void ShellWordReader::skip_blanks() {
@@ -162,6 +169,15 @@ ShellText ShellWordReader::document_line(std::size_t end) {
 
 ShellText ShellWordReader::document(const HereDocument& document) {
   ShellText text;
+  // A line that is joined to the one with the delimiter hides it (bash reads on to the end of the
+  // file): its backslash stays, and is found among the words.
+  const auto ends_next = [&] {
+    std::string_view next = in_.text.substr(std::min(in_.line_end() + 1, in_.text.size()));
+    if (document.strips_tabs)
+      next.remove_prefix(std::min(next.find_first_not_of('\t'), next.size()));
+    next = next.substr(0, next.find('\n'));
+    return (next.ends_with('\r') ? next.substr(0, next.size() - 1) : next) == document.end;
+  };
   while (!in_.at_end()) {
     const std::size_t end = in_.line_end();
     std::string_view line = in_.text.substr(in_.at, end - in_.at);
@@ -172,15 +188,16 @@ ShellText ShellWordReader::document(const HereDocument& document) {
     }
     if (line.ends_with('\r')) line.remove_suffix(1);
     const bool last = line == document.end;
-    const std::size_t stop = in_.at + line.size();
+    const bool joined = !last && document.joins && is_continued(line) && !ends_next();
+    const std::size_t stop = in_.at + line.size() - (joined ? 1 : 0);
     if (!last && document.expands) {
       const ShellText expanded = document_line(stop);
       text.insert(text.end(), expanded.begin(), expanded.end());
     }
     while (!last && in_.at < stop) text.push_back(in_.take());
     in_.at = std::max(in_.at, end);  // an expansion may have read on
-    if (!last) text.push_back(in_.letter(in_.at));
-    if (!last) text.back().c = '\n';
+    if (!last && !joined) text.push_back(in_.letter(in_.at));
+    if (!last && !joined) text.back().c = '\n';
     in_.skip_line();
     if (last) break;
   }
@@ -263,8 +280,9 @@ void ShellWordReader::piece(Words& words, Mode mode) {
   } else if (c == '`') {
     const std::size_t from = in_.at++;
     while (!in_.at_end() && in_.peek() != '`') ++in_.at;
+    const std::size_t end = in_.at;
     if (!in_.at_end()) ++in_.at;
-    append_unknown(words.back(), from);
+    if (!substituted(words, {from + 1, end}, mode)) append_unknown(words.back(), from);
   } else {
     words.back().push_back(in_.take());
   }

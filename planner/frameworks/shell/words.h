@@ -17,6 +17,7 @@ namespace qplan {
 struct HereDocument {
   std::string end;
   bool strips_tabs = false, expands = true;
+  bool joins = false;  // a backslash at a line's end is taken away with that end
 };
 
 struct ShellVariable {
@@ -71,6 +72,7 @@ class ShellWordReader {
   void braces(Words& words, std::size_t from, Mode mode);
   void arithmetic(ShellText& to, std::size_t from);
   bool document(Words& words, Mode mode);
+  bool substituted(Words& words, Span inside, Mode mode);
   void escaped(ShellText& to);
   void unclosed(std::size_t quote);
   void closed(std::size_t quote);

@@ -1,15 +1,19 @@
 // FullyShardedDataParallel in a user's own script, and accelerate's yaml.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
 
 #include "models/ascii.h"
 #include "models/error.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 #include "planner/frameworks/text_places.h"
 #include "planner/frameworks/torch/check_script.h"
 #include "planner/frameworks/torch/python_names.h"
@@ -314,6 +318,25 @@ void check_resharding(const Scene& scene, const Settings& s, Findings& out) {
        "(FullyShardedDataParallelPlugin)"});
 }
 
+// FSDP1's strategy by a name that torch's ShardingStrategy has not.
+void check_strategy(const Scene& scene, const Settings& s, Findings& out) {
+  static const std::vector<std::string> kStrategies{"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD",
+                                                    "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"};
+  const Setting* const said = s.find("fsdp_config.fsdp_sharding_strategy");
+  if (said == nullptr || !said->resolved || is_fsdp2(s)) return;
+  if (distributed_type_of(s).meant != "FSDP") return;
+  const std::string strategy = fsdp1_strategy(s);
+  const bool known =
+      std::find(kStrategies.begin(), kStrategies.end(), strategy) != kStrategies.end();
+  if (known || strategy.empty() || same_value(said->value, Json("_HYBRID_SHARD_ZERO2"))) return;
+  const std::string meant = certain_choice(strategy, kStrategies);
+  out.push_back({error, "refused_value", said->place,
+                 fmt::format("fsdp_sharding_strategy is {}, and must be one of {}, or its number",
+                             shown(strategy), fmt::join(kStrategies, ", ")),
+                 "", "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1845",
+                 meant.empty() ? Correction{} : with_value(scene, *said, meant)});
+}
+
 // A line without its indentation, where the section ends with it.
 Correction at_the_left(const Scene& scene, const Setting& setting) {
   Correction none;
@@ -379,6 +402,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
   }
   const bool second = is_fsdp2(s);
   check_resharding(scene, s, out);
+  check_strategy(scene, s, out);
   const Setting* const forward = s.find("fsdp_config.fsdp_forward_prefetch");
   if (forward != nullptr && second) {
     out.push_back({note, "no_forward_prefetch", forward->place,

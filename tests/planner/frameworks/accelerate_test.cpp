@@ -88,6 +88,23 @@ TEST_SUITE("accelerate's yaml") {
     CHECK(ask(typed("MULTIGPU")).recipe == RecipeKind::ddp);
   }
 
+  TEST_CASE("a strategy that torch's FSDP1 has not is refused") {
+    const auto sharded = [](const std::string& strategy, const std::string& more = "") {
+      return typed("FSDP", "fsdp_config:\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n" +
+                               more + "  fsdp_sharding_strategy: " + strategy + "\n");
+    };
+    CHECK(find(ask(sharded("FULL")), "refused_value") != nullptr);
+    CHECK(find(ask(sharded("6")), "refused_value") != nullptr);
+    CHECK(fixed(sharded("FULL_SHRD")) == sharded("FULL_SHARD"));
+    for (const std::string fine :
+         {"FULL_SHARD", "full_shard", "2", "HYBRID_SHARD_ZERO2", "_HYBRID_SHARD_ZERO2", "null"}) {
+      CAPTURE(fine);
+      CHECK(find(ask(sharded(fine)), "refused_value") == nullptr);
+    }
+    // FSDP2 does not read it.
+    CHECK(find(ask(sharded("FULL", "  fsdp_version: 2\n")), "refused_value") == nullptr);
+  }
+
   TEST_CASE("what follows a mended type is added, and no version that its words are not of") {
     const std::string words =
         "fsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_forward_prefetch: true\n";

@@ -59,6 +59,23 @@ TEST_SUITE("Megatron-Bridge's configurations in Python") {
     }
   }
 
+  TEST_CASE("a field that no section has is a warning, for a later release may have it") {
+    for (const std::string field : {"model.tensor_parallel_size = 4", "optimizer.learning_rate = 1",
+                                    "train.save_interval = 100"}) {
+      CAPTURE(field);
+      const Checked checked = ask_lines("cfg." + field + "\n");
+      REQUIRE(find(checked, "unknown_option") != nullptr);
+      CHECK(find(checked, "unknown_option")->severity == Severity::warning);
+    }
+    CHECK(says(ask_lines("cfg.model.tensor_parallel_size = 4\n"), "unknown_option",
+               "did you mean tensor_model_parallel_size?"));
+    for (const std::string field : {"model.use_fused_mhc = True", "model._builder = f",
+                                    "model.expert_model_parallel_size = 1"}) {
+      CAPTURE(field);
+      CHECK(find(ask_lines("cfg." + field + "\n"), "unknown_option") == nullptr);
+    }
+  }
+
   TEST_CASE("a section that is a slip away is told, and another object's is not") {
     CHECK(says(ask_lines("cfg.optimzer.lr = 1e-4\n"), "unknown_option",
                "did you mean optimizer.lr?"));

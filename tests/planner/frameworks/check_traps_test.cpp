@@ -49,6 +49,55 @@ TEST_SUITE("traps") {
           "rule of megatron: " + source_of_rule("layers_per_stage", RecipeKind::megatron));
   }
 
+  TEST_CASE("a precision that the GPU lacks is said at the option that asks for it") {
+    const Checked checked =
+        ask_text("args.txt", kModel + "\n--fp8-format e4m3\n--fp8-recipe mxfp8\n");
+    const Finding* const f = find(checked, "precision_gpu");
+    REQUIRE(f != nullptr);
+    CHECK(f->place.line == 3);
+    CHECK(f->message ==
+          "precision mxfp8 needs compute capability 10.0, and the GPU has compute capability 9.0; "
+          "use fp8 by another recipe, or bf16");
+  }
+
+  TEST_CASE("the old models are gone, and no other option is meant") {
+    const Checked checked = ask_text("train.sh", "torchrun --nproc_per_node 16 pretrain_gpt.py " +
+                                                     kModel + "--use-legacy-models\n");
+    const Finding* const f = find(checked, "unknown_option");
+    REQUIRE(f != nullptr);
+    CHECK(f->instead.starts_with("leave it out"));
+  }
+
+  TEST_CASE("more processes than visible devices are told") {
+    const auto start = [&](const std::string& environment) {
+      return ask_text("train.sh",
+                      environment + "torchrun --nproc_per_node 8 pretrain_gpt.py " + kModel + "\n");
+    };
+    CHECK(find(start("CUDA_VISIBLE_DEVICES=0,1 "), "visible_devices") != nullptr);
+    CHECK(find(start("export CUDA_VISIBLE_DEVICES=4\n"), "visible_devices") != nullptr);
+    for (const char* const fine :
+         {"CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 ", "export CUDA_VISIBLE_DEVICES=$DEVICES\n",
+          "CUDA_VISIBLE_DEVICES=GPU-1a ", "[ -n \"$X\" ] && export CUDA_VISIBLE_DEVICES=0\n"}) {
+      CAPTURE(fine);
+      CHECK(find(start(fine), "visible_devices") == nullptr);
+    }
+  }
+
+  TEST_CASE("fp16 is warned of by what says that the model is bf16's") {
+    const std::string half = without(kModel, "--bf16 ") + "--fp16\n";
+    const Checked named = ask_text("args.txt", half);
+    REQUIRE(find(named, "fp16_of_bf16_model") != nullptr);
+    CHECK(find(named, "fp16_of_bf16_model")->source.find("config.json") != std::string::npos);
+    const ModelSpec model = load_model("qwen3-30b-a3b");
+    const Json config;
+    CheckQuestion question = question_of(model, config, 16);
+    question.model_of_files = true;
+    const std::vector<ConfigText> texts{{"args.txt", half}};
+    const Checked read = check(texts, question);
+    REQUIRE(find(read, "fp16_of_bf16_model") != nullptr);
+    CHECK(find(read, "fp16_of_bf16_model")->source.find("config.json") == std::string::npos);
+  }
+
   TEST_CASE("arguments of pretrain_gpt.py and of slime's patch are known") {
     const Checked checked = ask_text("train.sh", "torchrun pretrain_gpt.py " + kModel +
                                                      "--export-te-mcore-model --export-kd-cfg k\n");

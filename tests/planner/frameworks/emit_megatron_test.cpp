@@ -240,6 +240,10 @@ TEST_CASE("layers of one mixer are written for Megatron as a pattern with bars, 
   CHECK(findings(pattern, pattern).empty());
   CHECK(findings("--hybrid-layer-pattern", "--hybrid-override-pattern").empty());
   CHECK(has_text(findings("'MEME", "'MEEM"), "--hybrid-layer-pattern is MEEM"));
+  // The pattern counts the layers: its number is not needed, and another one is ignored.
+  CHECK(findings("  --num-layers 88\n", "").empty());
+  CHECK(has_text(findings("--num-layers 88", "--num-layers 24"), "--num-layers is ignored"));
+  CHECK_FALSE(has_text(findings("--num-layers 88", "--num-layers 24"), "other_model"));
   CHECK(has_text(findings("  --mamba-num-heads 128\n", ""), "--mamba-num-heads is missing"));
   CHECK(has_text(findings("--moe-latent-size 1024", "--moe-latent-size 512"), "--moe-latent-size"));
 }

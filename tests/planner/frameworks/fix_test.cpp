@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/planner/frameworks/faults.h"
+#include "tests/planner/frameworks/fixed.h"
 #include "tests/planner/frameworks/jobs.h"
 #include "tests/properties/random_plans.h"
 
@@ -371,6 +372,51 @@ TEST_SUITE("--fix corrects and breaks nothing") {
         [](const Finding& f) { return f.message.find("--fp8-format") != std::string::npos; });
     REQUIRE(fp8 != kept.before.findings.end());
     CHECK(why_left(kept, *fp8).find("contradiction") != std::string::npos);
+  }
+
+  TEST_CASE("each key that means nothing is taken out, and lines stay lines") {
+    const auto fixed_json = [](const std::string& zero) {
+      const std::string begin =
+          "{\n  \"train_micro_batch_size_per_gpu\": 1,\n  \"bf16\": {\"enabled\": true},\n"
+          "  \"zero_optimization\": {\n";
+      const std::string text =
+          fixed_text("ds_config.json", begin + zero + "  }\n}\n", "qwen3-8b", 8);
+      REQUIRE(text.starts_with(begin));
+      return text.substr(begin.size());
+    };
+    CHECK(fixed_json("    \"stage\": 2, \"stage3_max_live_parameters\": 1000000000,\n"
+                     "    \"stage3_max_reuse_distance\": 1000000000,\n"
+                     "    \"overlap_comm\": true,\n"
+                     "    \"stage3_prefetch_bucket_size\": 50000000\n") ==
+          "    \"stage\": 2,\n    \"overlap_comm\": true\n  }\n}\n");
+    CHECK(fixed_json("    \"stage\": 3,\n    \"stage3_prefetch_bucket_size\": 50000000\n")
+              .find("stage3_") != std::string::npos);
+  }
+
+  TEST_CASE("what an option needs is written behind it") {
+    const std::string text = fixed_text(
+        "train.sh",
+        "MODEL_ARGS=(--num-layers 36 --hidden-size 4096)\n"
+        "TRAIN_ARGS=(--optimizer-cpu-offload --bf16)\n"
+        "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} ${TRAIN_ARGS[@]}\n",
+        "qwen3-8b", 8);
+    CHECK(text.find("--optimizer-cpu-offload --use-precision-aware-optimizer") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("a file of another name is meant in the folder that is written") {
+    const Case job{"finetune",
+                   "qwen3-8b",
+                   8,
+                   {{"run.sh",
+                     "deepspeed --num_gpus 8 run_clm.py --model_name_or_path m --output_dir o "
+                     "--deepspeed configs/ds_z3_confg.json\n"},
+                    {"ds_z3_config.json",
+                     "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true}, "
+                     "\"zero_optimization\": {\"stage\": 3}}"}}};
+    CHECK(
+        fix(job.files, Asker(job)).files[0].text.find("--deepspeed configs/ds_z3_config.json\n") !=
+        std::string::npos);
   }
 
   TEST_CASE("names that are a slip away, and no others") {

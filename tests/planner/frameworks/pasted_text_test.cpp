@@ -59,7 +59,8 @@ TEST_SUITE("arguments that Megatron has no default of") {
   TEST_CASE("not where what nobody can read here may say them") {
     for (const std::string more :
          {" $GPT_ARGS", " ${GPT_ARGS[@]}", " \"${GPT_ARGS[@]}\"", " $@", " --swiglu $GPT_ARGS",
-          " $(cat args.txt)", " --yaml-cfg model.yaml", " --use-checkpoint-args --load ckpt"}) {
+          " $(cat args.txt)", " --lr 1e-4 $GPT_ARGS", " --mine 4 $GPT_ARGS",
+          " --yaml-cfg model.yaml", " --use-checkpoint-args --load ckpt"}) {
       CAPTURE(more);
       for (const Required& required : kRequired) {
         const Checked checked =
@@ -72,6 +73,12 @@ TEST_SUITE("arguments that Megatron has no default of") {
         ask_text("train.sh", script_without("--seq-length 4096", " --lr $LR --save \"$DIR\""),
                  "qwen3-8b", 8);
     CHECK(missing(value) == 1);
+    // Nor is one among the numbers of a list.
+    for (const std::string list : {" --profile-ranks 0 $(ls)", " --sglang-bs 1 2 $(ls) 8"}) {
+      CAPTURE(list);
+      CHECK(missing(ask_text("train.sh", script_without("--seq-length 4096", list), "qwen3-8b",
+                             8)) == 1);
+    }
     // Of a model's file, or of no script and without the model's shapes, they are a part, as are
     // those that say nothing of the model.
     const std::string shapes = "--num-layers 36 --hidden-size 4096 --num-attention-heads 32";

@@ -188,11 +188,36 @@ TEST_SUITE("verl") {
       CAPTURE(fine);
       CHECK(find(ask_shards("rollout.n=8", fine), "refused_value") == nullptr);
     }
+    // A word that is none of its own nor written for one may be a later release's (verl 1dda039b,
+    // verl/workers/config/engine.py:304).
+    const Checked later = ask_shards("strategy=fsdp2", "strategy=fsdp_turbo");
+    REQUIRE(find(later, "refused_value") != nullptr);
+    CHECK(find(later, "refused_value")->severity == Severity::warning);
+    for (const char* const slip : {"strategy=fsdp3", "strategy=FSPD2", "strategy=2"}) {
+      CAPTURE(slip);
+      const Checked checked = ask_shards("strategy=fsdp2", slip);
+      REQUIRE(find(checked, "refused_value") != nullptr);
+      CHECK(find(checked, "refused_value")->severity == Severity::error);
+    }
     // Words of its own another program may have; a count is one all the same.
     CHECK(find(ask_shards("verl.trainer.main_ppo \\\n",
                           "recipe.dapo.main_dapo \\\n  "
                           "actor_rollout_ref.actor.loss_agg_mode=mine \\\n"),
                "refused_value") == nullptr);
+  }
+
+  TEST_CASE("no plan is made of a size that a branch of the script decides") {
+    const std::string branch = "N=8\nif [ \"$(hostname)\" = a ]; then N=16; fi\n";
+    const Checked open = ask_texts({{"run.sh", branch + with_words(rl_fixture("verl_grpo.sh"),
+                                                                   "rollout.n=8", "rollout.n=$N")}},
+                                   "qwen3-8b", 16);
+    const Finding* const f = find(open, "branches_decide");
+    REQUIRE(f != nullptr);
+    CHECK(f->message.find("rollout.n is 16 in one branch") != std::string::npos);
+    CHECK_FALSE(open.says_plan);
+    const Checked unset = ask_shards("rollout.n=8", "rollout.n=$N");
+    CHECK(find(unset, "branches_decide") == nullptr);
+    CHECK(unset.says_plan);
   }
 
   TEST_CASE("words and flags that Hydra refuses are found") {

@@ -42,6 +42,13 @@ TEST_SUITE("ms-swift's Megatron form") {
     }
   }
 
+  TEST_CASE("adapters of no module are told once, by their names") {
+    const Checked checked = ask_megatron(
+        "  --tuner_type lora \\\n  --lora_rank 8 \\\n  --target_modules query_key_value \\\n");
+    CHECK(find(checked, "unknown_target") != nullptr);
+    CHECK(find(checked, "lora_words_need_rank") == nullptr);
+  }
+
   TEST_CASE("is read as Megatron's flags, with what it takes unasked") {
     const Checked checked = ask_megatron();
     CHECK(checked.framework == Framework::ms_swift);

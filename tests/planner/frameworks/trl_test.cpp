@@ -71,6 +71,12 @@ TEST_SUITE("TRL's files") {
     CHECK_FALSE(lacking.says_plan);
   }
 
+  TEST_CASE("sequences longer than the model's positions are told") {
+    const std::string yaml = "model_name_or_path: m\ndataset_name: d\noutput_dir: o\nmax_length: ";
+    CHECK(find(ask({{"sft.yaml", yaml + "1000000\n"}}), "long_sequences") != nullptr);
+    CHECK(find(ask({{"sft.yaml", yaml + "4096\n"}}), "long_sequences") == nullptr);
+  }
+
   TEST_CASE("name a configuration that TRL brings itself") {
     const std::string yaml =
         "model_name_or_path: m\ndataset_name: d\noutput_dir: o\nmax_length: 4096\n"

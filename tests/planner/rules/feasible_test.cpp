@@ -9,6 +9,7 @@
 #include <string>
 
 #include "models/plan/words.h"
+#include "planner/rules/precision.h"
 #include "tests/planner/sources.h"
 
 using namespace qplan;
@@ -536,6 +537,14 @@ TEST_CASE("an unknown machine is not held against a plan") {
   CHECK(broken_rule(llama3_70b(), parse_plan("precision=nvfp4"), megatron, {}) == "");
   CHECK(broken_rule(llama3_70b(), parse_plan("precision=nvfp4"), megatron, {0, 90}) ==
         "precision_gpu");
+}
+
+TEST_CASE("a GPU is named as its maker names it") {
+  CHECK(rules::capability_wanted(90, Precision::mxfp8) == "compute capability 10.0");
+  CHECK(rules::capability_wanted(94, Precision::mxfp8) == "gfx950");
+  CHECK(rules::capability_wanted(120, Precision::mxfp8) == "compute capability 10.0 to 11.9");
+  CHECK(rules::capability_wanted(95, Precision::nvfp4) == "NVIDIA's compute capability 10.0");
+  CHECK(rules::named_capability(94) == "gfx942");
 }
 
 TEST_CASE("the search's answer is the first of the people's answers") {

@@ -79,7 +79,25 @@ TEST_SUITE("shell scripts") {
         {"read -r -d '' X <<'END'\n\n --a $y\n --b\n\nEND", "--a $y\n --b"},
         {"Y=2\nIFS= read -rd '' X <<END || true\n--a $Y\nEND", "--a 2"},
         {"read X <<END\n2 \n3\nEND", "2"},
+        // A backslash joins two lines of a document that the shell expands, or that read reads
+        // without -r (bash(1), here documents; read).
+        {"read -r -d '' X <<END\n--a \\\n--b\nEND", "--a --b"},
+        {"read -d '' X <<'END'\n--a \\\n--b \\\nEND", "--a --b"},
+        {"read X <<'END'\n--a \\\n--b\nEND", "--a --b"},
+        {"X=$(cat <<END\n--a \\\n--b\nEND\n)", "--a --b"},
+        {"X=$(cat <<-END\n\t--a \\\n\t--b\n\tEND\n)", "--a --b"},
+        {"read -r -d '' X <<'END'\n--a \\\n--b\nEND", "--a \\\n--b"},
+        {"X=$(cat <<'END'\n--a \\\n--b\nEND\n)", "--a \\\n--b"},
+        {"X=$(cat <<END\n--a \\\\\n--b\nEND\n)", "--a \\\n--b"},
+        // This one hides the delimiter; it stays, to be found.
+        {"X=$(cat <<END\n--a \\\nEND\n)", "--a \\"},
         {"X=$'it\\'s'", "it's"},
+        {"A=(1 $(seq 8 8 24))\nX=\"${A[*]}\"", "1 8 16 24"},
+        {"N=3\nX=$(echo 4; seq 2)\nA=($(seq $N))\nX=${A[-1]}", "3"},
+        {"A=($(seq 4 -2 0))\nX=\"${A[*]}\"", "4 2 0"},
+        {"A=(1 $(seq 4 3))\nX=\"${A[*]}\"", "1"},
+        {"N=4\nX=$(expr 16 / $N)", "4"},
+        {"X=`expr 2 \\* 3 + 1`", "7"},
     };
     for (const auto& [before, x] : idioms) {
       CAPTURE(before);
@@ -102,7 +120,14 @@ TEST_SUITE("shell scripts") {
                                      "read X Y <<END\n2 4\nEND",
                                      "read -r -d '' X < file",
                                      "A=(2 4)\nX=${A[7]}",
-                                     "A=($(seq 4))\nX=${A[0]}",
+                                     "A=($(ls))\nX=${A[0]}",
+                                     "X=$(seq 1 0)$(seq 0.5 2)",
+                                     "X=$(seq 1 0 4)",
+                                     "X=$(seq $N)",
+                                     "X=$(seq 4 | tail -1)",
+                                     "X=$(expr 16/2; ls)",
+                                     "X=$(expr 4 / 0)",
+                                     "X=`expr length abc`",
                                      "declare -A M=([a]=2)\nX=${M[b]}",
                                      "S=a2\nX=${S/a/}",
                                      "S=$(hostname)\nX=${S##*-}",
