@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -38,7 +39,7 @@ Term term_of(std::string_view text) {
     term.negated = true;
     text.remove_prefix(1);
   }
-  const std::size_t at = text.find_first_of("=!<>");
+  const std::size_t at = text.find_first_of("=!<>%");
   term.flag = text.substr(0, at);
   if (at == std::string_view::npos) return term;
   const std::size_t length = at + 1 < text.size() && text[at + 1] == '=' ? 2 : 1;
@@ -79,6 +80,7 @@ class Terms {
     const auto right =
         term.value.starts_with("--") ? other_number(term.value) : number({std::string(term.value)});
     if (!left || !right) return std::nullopt;
+    if (term.op == "%") return *right == 0 || std::fmod(*left, *right) == 0;
     if (term.op == ">") return *left > *right;
     if (term.op == ">=") return *left >= *right;
     if (term.op == "<") return *left < *right;
@@ -157,7 +159,8 @@ std::string words_of(std::string_view text) {
     const std::string list = fmt::format("{}", fmt::join(parts_of(term.value, ','), " or "));
     return fmt::format("{}{} {}", flag, term.op == "=" ? "" : " other than", list);
   }
-  const std::string_view word = term.op == ">"    ? "above"
+  const std::string_view word = term.op == "%"    ? "a multiple of"
+                                : term.op == ">"  ? "above"
                                 : term.op == ">=" ? "of at least"
                                 : term.op == "<"  ? "below"
                                                   : "of at most";
@@ -194,11 +197,20 @@ void check_relation(const ConfigPart& part, Dialect whose, const Terms& terms,
   if (excludes || at == nullptr) {
     if (const Setting* const other = terms.find(wanted.front())) at = other;
   }
+  // "--a must be below --b with --c": what is compared with, and what is not given, goes without
+  // saying.
+  const Term asked = term_of(conditions.front());
+  const bool asks_itself = !excludes && asked.op.empty() && asked.flag == first.flag;
+  std::string beside;
+  for (std::size_t i = 1; asks_itself && i < conditions.size(); ++i) {
+    const bool understood = conditions[i].starts_with('!') || conditions[i] == first.value;
+    if (!understood) beside += " with " + when[i];
+  }
   const std::string sentence =
       excludes ? fmt::format("{} and {} exclude each other", fmt::join(when, " with "), first.flag)
-      : conditions.size() == 1 && first.flag == term_of(conditions.front()).flag
-          ? fmt::format("{} must be {}", first.flag,
-                        words_of(wanted.front()).substr(first.flag.size() + 1))
+      : asks_itself
+          ? fmt::format("{} must be {}{}", first.flag,
+                        words_of(wanted.front()).substr(first.flag.size() + 1), beside)
           : fmt::format("{} needs {}", fmt::join(when, " with "), fmt::join(must, ", or "));
   out.push_back({Severity::error,
                  excludes ? "options_exclude" : "option_needs",
@@ -250,10 +262,12 @@ void check_relations(const Scene& scene, Findings& out) {
       check_relation(part, part.dialect, terms, relation, out);
     }
     if (part.dialect != Dialect::slime) continue;
-    // slime runs Megatron's validation as well, and has the distributed optimizer on by itself.
+    // slime runs Megatron's validation as well, though not its loop, and has the distributed
+    // optimizer on by itself.
     for (const Relation& relation : kMegatronRelations) {
       const bool on = relation.must.find("--use-distributed-optimizer") != std::string_view::npos;
-      if (!on) check_relation(part, Dialect::megatron, terms, relation, out);
+      const bool of_loop = relation.source.starts_with("megatron/training/training.py");
+      if (!on && !of_loop) check_relation(part, Dialect::megatron, terms, relation, out);
     }
   }
 }

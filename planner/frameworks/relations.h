@@ -14,6 +14,7 @@ namespace qplan {
 //   !--a           is not
 //   --a=x,y        its value, given or the parser's default, is one of these; != for none of them
 //   --a>0          and >=, <, <=: compared as numbers, with a number or with --b
+//   --a%--b        is a multiple of it
 // `when` joins terms by '&', `must` alternatives by '|'. What only a run can tell is never judged.
 struct Relation {
   std::string_view when, must, why;  // why: what follows otherwise; empty: the framework stops

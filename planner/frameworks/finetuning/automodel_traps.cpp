@@ -61,6 +61,27 @@ bool has_slip_of_target(const Case& c) {
   return std::any_of(patterns.begin(), patterns.end(), is_slip_of_module);
 }
 
+// Of torch's schedules, in any case of letters, a slip and none itself.
+bool is_slip_of_schedule(const std::string& name) {
+  constexpr std::array<std::string_view, 9> kSchedules{
+      "1f1b",      "interleaved1f1b",        "gpipe",
+      "loopedbfs", "interleavedzerobubble",  "zbvzerobubble",
+      "dualpipev", "pipelineschedulesingle", "pipelineschedulemulti"};
+  const auto is = [&](std::string_view known) { return known == name; };
+  const auto near = [&](std::string_view known) { return is_slip(name, known); };
+  return std::none_of(kSchedules.begin(), kSchedules.end(), is) &&
+         std::any_of(kSchedules.begin(), kSchedules.end(), near);
+}
+
+bool is_slip_of_dispatcher(const std::string& name) {
+  constexpr std::array<std::string_view, 5> kDispatchers{"torch", "deepep", "hybridep", "uccl_ep",
+                                                         "mok"};
+  const auto is = [&](std::string_view known) { return known == name; };
+  const auto near = [&](std::string_view known) { return is_slip(name, known); };
+  return std::none_of(kDispatchers.begin(), kDispatchers.end(), is) &&
+         std::any_of(kDispatchers.begin(), kDispatchers.end(), near);
+}
+
 constexpr auto kAutomodelTraps = std::to_array<Trap>({
     {"option_needs", error, "distributed.pp_size",
      [](const Case& c) {
@@ -123,6 +144,24 @@ constexpr auto kAutomodelTraps = std::to_array<Trap>({
      "local_batch_size is no whole number of pp_microbatch_size, and all of it passes through the "
      "stages at once",
      "local_batch_size: a multiple of pp_microbatch_size", kNemoPipe},
+    {"refused_value", error, "distributed.pipeline.pp_schedule",
+     [](const Case& c) { return is_slip_of_schedule(c.word("distributed.pipeline.pp_schedule")); },
+     "torch has no such schedule of stages, and stops",
+     "1f1b, interleaved1f1b, gpipe, loopedbfs, interleavedzerobubble, zbvzerobubble, dualpipev",
+     "PyTorch 2.11, torch/distributed/pipelining/schedules.py (get_schedule_class)"},
+    {"refused_value", error, "checkpoint.model_save_format",
+     [](const Case& c) {
+       const std::string format = c.word("checkpoint.model_save_format", "safetensors");
+       return format.find('$') == std::string::npos && format != "safetensors" &&
+              format != "torch_save";
+     },
+     "checkpoint.model_save_format is safetensors or torch_save", "safetensors",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/checkpoint/config.py:170"},
+    {"refused_value", warning, "model.backend.dispatcher",
+     [](const Case& c) { return is_slip_of_dispatcher(c.word("model.backend.dispatcher")); },
+     "model.backend.dispatcher is none that AutoModel knows, and experts fall back to torch's",
+     "torch, deepep, hybridep, uccl_ep or mok",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/models/common/utils.py:338"},
     {"options_exclude", error, "peft.exclude_modules",
      [](const Case& c) { return c.has("peft.target_modules"); },
      "target_modules and exclude_modules exclude each other", "keep one of them", kNemoPeft},

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <string_view>
 
+#include "planner/frameworks/finetuning/templates.h"
 #include "planner/frameworks/finetuning/trap.h"
 
 namespace qplan {
@@ -16,6 +18,8 @@ using Trap = FineTuningTrap;
 
 constexpr std::string_view kValidation =
     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py";
+constexpr std::string_view kTemplates =
+    "axolotl 067b021c, src/axolotl/utils/schemas/enums.py (ChatTemplate)";
 constexpr std::string_view kPeft = "axolotl 067b021c, src/axolotl/utils/schemas/peft.py";
 
 // Its own (src/axolotl/utils/schemas/enums.py, CustomSupportedOptimizers), and transformers'.
@@ -30,7 +34,17 @@ bool is_optimizer_of_axolotl(const Case& c) {
          std::find(theirs.begin(), theirs.end(), name) != theirs.end();
 }
 
-constexpr auto kAxolotlTraps = std::to_array<Trap>({
+// Asked for, and another strategy than one that counts steps.
+bool is_other_than_steps(const Case& c, std::string_view strategy) {
+  const std::string name = c.word(strategy);
+  return !name.empty() && name != "false" && name != "steps";
+}
+
+bool has_lora_kernels(const Case& c) {
+  return c.on("lora_mlp_kernel") || c.on("lora_qkv_kernel") || c.on("lora_o_kernel");
+}
+
+constexpr auto kOfItsWords = std::to_array<Trap>({
     {"quantized_full", error, "load_in_4bit",
      [](const Case& c) { return c.on("load_in_4bit") && !c.has("adapter"); },
      "weights of 4 bits cannot be trained: axolotl wants an adapter beside them",
@@ -151,6 +165,200 @@ constexpr auto kAxolotlTraps = std::to_array<Trap>({
      "chat_template jinja needs chat_template_jinja", "chat_template_jinja: the template",
      kValidation},
 });
+
+// Of how it trains, evaluates and saves. (Tables of more rows are too much for clang-format 14.)
+constexpr auto kOfRuns = std::to_array<Trap>({
+    {"options_exclude", error, "save_steps",
+     [](const Case& c) { return c.on("save_steps") && is_other_than_steps(c, "save_strategy"); },
+     "save_steps needs save_strategy steps", "save_strategy: steps, or no save_steps",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:309"},
+    {"options_exclude", error, "eval_steps",
+     [](const Case& c) { return c.on("eval_steps") && is_other_than_steps(c, "eval_strategy"); },
+     "eval_steps needs eval_strategy steps", "eval_strategy: steps, or no eval_steps",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:337"},
+    {"options_exclude", error, "evals_per_epoch",
+     [](const Case& c) {
+       return c.on("evals_per_epoch") && is_other_than_steps(c, "eval_strategy");
+     },
+     "evals_per_epoch needs eval_strategy steps, or none", "leave eval_strategy out",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:359"},
+    {"option_needs", error, "val_set_size",
+     [](const Case& c) {
+       const bool evaluates = c.on("eval_steps") || c.on("eval_strategy");
+       return c.figure("val_set_size", 1) == 0 && evaluates && !c.has("test_datasets") &&
+              !c.part.settings.has_section("test_datasets.") && !c.is("eval_strategy", "no") &&
+              !c.is("eval_strategy", "false");
+     },
+     "eval_steps and eval_strategy need data to evaluate on, and val_set_size is 0",
+     "val_set_size: 0.05, or no eval_steps",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:347"},
+    {"options_exclude", error, "val_set_size",
+     [](const Case& c) {
+       return c.figure("val_set_size", 0) > 0 &&
+              (c.on("streaming") || c.has("pretraining_dataset") ||
+               c.part.settings.has_section("pretraining_dataset."));
+     },
+     "no share is cut off for evaluation of data that streams",
+     "test_datasets in place of val_set_size",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1352"},
+    {"option_needs", error, "streaming",
+     [](const Case& c) { return c.on("streaming") && !c.on("max_steps"); },
+     "streaming needs max_steps: nobody knows how long the data is", "max_steps: a number",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1372"},
+    {"option_needs", error, "early_stopping_patience",
+     [](const Case& c) {
+       const double saves = c.figure("save_steps", 0), evals = c.figure("eval_steps", 0);
+       return c.on("early_stopping_patience") &&
+              (saves == 0 || evals == 0 ||
+               (saves >= 1 && evals >= 1 && std::fmod(saves, evals) != 0));
+     },
+     "early_stopping_patience needs save_steps and eval_steps, the first a multiple of the second",
+     "eval_steps: 100 and save_steps: 100",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1618"},
+    {"narrow_optimizer", error, "optimizer",
+     [](const Case& c) {
+       return c.is("optimizer", "muon") &&
+              (c.on("deepspeed") || c.part.settings.has_section("deepspeed."));
+     },
+     "muon does not run under DeepSpeed", "fsdp_config with fsdp_version: 2",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:894"},
+    {"narrow_optimizer", error, "optimizer",
+     [](const Case& c) {
+       const bool second = c.has("fsdp_version") ? c.is("fsdp_version", "2")
+                                                 : c.is("fsdp_config.fsdp_version", "2");
+       return c.is("optimizer", "muon") &&
+              (c.on("fsdp") || c.part.settings.has_section("fsdp_config.")) && !second;
+     },
+     "muon runs under FSDP2, not FSDP1", "fsdp_version: 2",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:900"},
+    {"narrow_optimizer", error, "optimizer",
+     [](const Case& c) {
+       const std::string name = c.word("optimizer");
+       return c.figure("tensor_parallel_size", 1) > 1 &&
+              (name == "adamw_8bit" || name == "adamw_bnb_8bit" || name == "paged_adamw_8bit");
+     },
+     "bitsandbytes' 8-bit Adam does not go with tensor_parallel_size",
+     "optimizer: adamw_torch_8bit",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1778"},
+    {"option_needs", error, "context_parallel_size",
+     [](const Case& c) {
+       const std::string kernels = c.word("attn_implementation");
+       return c.figure("context_parallel_size", 1) > 1 && !c.on("use_glm_dsa_kernels") &&
+              (kernels == "sdpa" || kernels == "eager" || kernels == "flex_attention" ||
+               kernels == "xformers");
+     },
+     "context_parallel_size needs FlashAttention", "attn_implementation: flash_attention_2",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1654"},
+    {"options_exclude", error, "warmup_ratio",
+     [](const Case& c) { return c.is("rl", "simpo") && c.figure("warmup_ratio", 0) > 0; },
+     "simpo takes no warmup_ratio", "warmup_steps: a number",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1574"},
+    {"option_needs", error, "trl.num_generations",
+     [](const Case& c) { return c.is("rl", "grpo") && c.figure("trl.num_generations", 2) < 2; },
+     "grpo compares answers: a group has 2 at least", "trl.num_generations: 8",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:815"},
+});
+
+// ... and of the weights, losses and templates.
+constexpr auto kOfModels = std::to_array<Trap>({
+    {"generation_batch", error, "trl.num_generations",
+     [](const Case& c) {
+       const double group = c.figure("trl.num_generations", 0);
+       const double batch = c.figure("trl.generation_batch_size",
+                                     std::max(1.0, c.figure("micro_batch_size", 1)) *
+                                         std::max(1.0, c.figure("gradient_accumulation_steps", 1)));
+       return c.is("rl", "grpo") && group >= 2 && std::fmod(batch, group) != 0;
+     },
+     "generation_batch_size, or else micro_batch_size x gradient_accumulation_steps, holds no "
+     "whole number of groups of num_generations",
+     "gradient_accumulation_steps: a multiple of num_generations",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:847"},
+    {"refused_value", error, "neftune_noise_alpha",
+     [](const Case& c) { return c.figure("neftune_noise_alpha", 1) <= 0; },
+     "neftune_noise_alpha is above 0", "leave it out",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1562"},
+    {"options_exclude", error, "gpu_memory_limit",
+     [](const Case& c) {
+       return c.has("max_memory") || c.part.settings.has_section("max_memory.");
+     },
+     "max_memory and gpu_memory_limit exclude each other", "keep one of them",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1219"},
+    {"option_needs", error, "base_model",
+     [](const Case& c) {
+       const Settings& s = c.part.settings;
+       return !s.has("datasets") && !s.has_section("datasets.") && !s.has("pretraining_dataset") &&
+              !s.has_section("pretraining_dataset.");
+     },
+     "no datasets and no pretraining_dataset: axolotl wants one of the two",
+     "datasets: [{path: ..., type: ...}]",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:83"},
+    {"options_exclude", error, "load_in_8bit",
+     [](const Case& c) {
+       return c.on("load_in_8bit") && c.is("adapter", "lora") && has_lora_kernels(c);
+     },
+     "lora_mlp_kernel, lora_qkv_kernel and lora_o_kernel have no weights of 8 bits",
+     "lora_mlp_kernel: false, and so on",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:655"},
+    {"options_exclude", error, "trust_remote_code",
+     [](const Case& c) { return c.on("trust_remote_code") && has_lora_kernels(c); },
+     "lora_mlp_kernel, lora_qkv_kernel and lora_o_kernel do not go with trust_remote_code",
+     "trust_remote_code: false", "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:675"},
+    {"option_needs", error, "peft_layers_pattern",
+     [](const Case& c) {
+       return c.on("peft_layers_pattern") && !c.has("peft_layers_to_transform");
+     },
+     "peft_layers_pattern needs peft_layers_to_transform", "peft_layers_to_transform: [0, 1]",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:609"},
+    {"option_needs", error, "relora",
+     [](const Case& c) { return c.on("relora") && !c.on("jagged_restart_steps"); },
+     "relora needs jagged_restart_steps", "jagged_restart_steps: a number",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1582"},
+    {"options_exclude", error, "relora",
+     [](const Case& c) {
+       return c.on("relora") &&
+              (c.on("deepspeed") || c.on("fsdp") || c.part.settings.has_section("fsdp_config."));
+     },
+     "relora runs under neither FSDP nor DeepSpeed", "leave them out",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1597"},
+    {"options_exclude", error, "chunked_cross_entropy",
+     [](const Case& c) {
+       return c.on("chunked_cross_entropy") + c.on("cut_cross_entropy") +
+                  c.on("liger_cross_entropy") + c.on("liger_fused_linear_cross_entropy") >
+              1;
+     },
+     "of the losses that save memory one is taken", "keep one of them",
+     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:1029"},
+    {"refused_value", error, "chat_template",
+     [](const Case& c) { return template_of_axolotl(c.word("chat_template")) == Template::slip; },
+     "chat_template is a slip of one of axolotl's, and it stops",
+     "one of its names, tokenizer_default, or jinja with chat_template_jinja", kTemplates},
+    {"refused_value", warning, "chat_template",
+     [](const Case& c) {
+       return template_of_axolotl(c.word("chat_template")) == Template::unknown;
+     },
+     "this release of axolotl has no such chat_template, and stops",
+     "one of its names, tokenizer_default, or jinja with chat_template_jinja", kTemplates},
+    {"recompute_twice", warning, "gradient_checkpointing",
+     [](const Case& c) {
+       const bool shards = c.on("fsdp_config.activation_checkpointing") ||
+                           c.on("fsdp_config.fsdp_activation_checkpointing");
+       return shards && c.on("gradient_checkpointing") && !c.on("activation_offloading") &&
+              c.word("gradient_checkpointing").find("offload") == std::string::npos;
+     },
+     "FSDP's activation_checkpointing and gradient_checkpointing are both on, which transformers' "
+     "Trainer refuses",
+     "gradient_checkpointing: false",
+     "axolotl 067b021c, src/axolotl/core/builders/base.py:600; transformers 5.23.0, "
+     "src/transformers/trainer.py:879"},
+});
+
+constexpr auto kAxolotlTraps = [] {
+  std::array<Trap, kOfItsWords.size() + kOfRuns.size() + kOfModels.size()> all{};
+  const auto runs = std::copy(kOfItsWords.begin(), kOfItsWords.end(), all.begin());
+  const auto models = std::copy(kOfRuns.begin(), kOfRuns.end(), runs);
+  std::copy(kOfModels.begin(), kOfModels.end(), models);
+  return all;
+}();
 
 }  // namespace
 

@@ -1,7 +1,10 @@
 // What LLaMA-Factory refuses of its own YAML, and what it costs where it does not.
 
+#include <algorithm>
 #include <array>
+#include <string>
 
+#include "planner/frameworks/finetuning/templates.h"
 #include "planner/frameworks/finetuning/trap.h"
 
 namespace qplan {
@@ -12,6 +15,8 @@ using Case = FineTuningCase;
 using Trap = FineTuningTrap;
 
 constexpr std::string_view kParser = "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py";
+constexpr std::string_view kTemplates =
+    "LLaMA-Factory ff6d4d12, src/llamafactory/data/template.py:683";
 constexpr std::string_view kMethod =
     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/finetuning_args.py";
 constexpr std::string_view kData = "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/data_args.py";
@@ -24,6 +29,15 @@ bool is_lora(const Case& c) {
 
 bool is_sft(const Case& c) {
   return c.is("stage", "sft", "sft");
+}
+
+// Of a list, or of words with commas between.
+std::size_t count_of(const Case& c, std::string_view key) {
+  const Setting* const said = c.part.settings.find(key);
+  if (said == nullptr || !said->resolved || said->value.is_null()) return 0;
+  if (said->value.is_array()) return said->value.size();
+  const std::string words = text_of(said->value);
+  return 1 + static_cast<std::size_t>(std::count(words.begin(), words.end(), ','));
 }
 
 constexpr auto kLlamaFactoryTraps = std::to_array<Trap>({
@@ -117,6 +131,38 @@ constexpr auto kLlamaFactoryTraps = std::to_array<Trap>({
     {"options_exclude", error, "val_size",
      [](const Case& c) { return c.figure("val_size", 0) > 1e-6 && c.has("eval_dataset"); },
      "val_size and eval_dataset exclude each other", "keep one of them", kData},
+    {"option_needs", error, "val_size",
+     [](const Case& c) {
+       const double share = c.figure("val_size", 0);
+       return c.on("streaming") && share > 1e-6 && share < 1;
+     },
+     "val_size is a whole number of samples where data streams, not a share", "val_size: 1000",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/data_args.py:176"},
+    {"option_needs", error, "interleave_probs",
+     [](const Case& c) {
+       const std::size_t shares = count_of(c, "interleave_probs"), sets = count_of(c, "dataset");
+       return shares > 0 && sets > 0 && shares != sets;
+     },
+     "interleave_probs has one number for each dataset", "as many numbers as datasets",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/data_args.py:170"},
+    {"option_needs", error, "eval_strategy",
+     [](const Case& c) {
+       const bool evaluates = c.is("eval_strategy", "steps") || c.is("eval_strategy", "epoch");
+       return evaluates && !c.has("eval_dataset") && c.figure("val_size", 0) < 1e-6;
+     },
+     "eval_strategy needs an eval_dataset, or a val_size", "val_size: 0.1",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:480"},
+    {"refused_value", error, "template",
+     [](const Case& c) {
+       return template_of_llama_factory(c.word("template")) == Template::slip;
+     },
+     "template is a slip of one of LLaMA-Factory's, and it stops", "one of its names", kTemplates},
+    {"refused_value", warning, "template",
+     [](const Case& c) {
+       return template_of_llama_factory(c.word("template")) == Template::unknown;
+     },
+     "this release of LLaMA-Factory has no such template, and stops", "one of its names",
+     kTemplates},
     {"options_exclude", error, "max_samples",
      [](const Case& c) { return c.on("streaming"); }, "streaming takes no max_samples",
      "max_steps in its place", kData},

@@ -21,6 +21,10 @@ constexpr std::string_view kSwiftTrainer = "ms-swift 3602360a, swift/trainers/ar
 constexpr std::string_view kSwiftCore =
     "ms-swift 3602360a, swift/megatron/arguments/megatron_args.py";
 
+constexpr std::string_view kScheduler =
+    "ms-swift 3602360a, swift/megatron/utils/megatron_lm_utils.py:593; Megatron-LM d98e8a64, "
+    "megatron/core/optimizer_param_scheduler.py:150";
+
 // Megatron's, and FlashAttention of a version.
 bool is_attention_backend(const std::string& name) {
   const KnownOption* const known = known_options("megatron").find("--attention-backend");
@@ -48,6 +52,10 @@ bool denies(const Case& c, std::string_view key) {
 }
 
 constexpr auto kSwiftTraps = std::to_array<Trap>({
+    {"quantized_full", error, "--quant_method",
+     [](const Case& c) { return c.is("--quant_method", "bnb") && c.is("--tuner_type", "full"); },
+     "weights of 4 or 8 bits cannot be trained: the Trainer stops without adapters beside them",
+     "--tuner_type lora", "transformers 5.23.0, src/transformers/trainer_utils.py:131"},
     {"refused_value", error, "--tuner_type",
      [](const Case& c) {
        return !c.has("--external_plugins") && !is_tuner(c.word("--tuner_type"));
@@ -128,6 +136,36 @@ constexpr auto kSwiftTraps = std::to_array<Trap>({
 });
 
 constexpr auto kMegatronTraps = std::to_array<Trap>({
+    {"option_needs", error, "--min_lr",
+     [](const Case& c) {
+       const double least = c.figure("--min_lr", 0);
+       return least < 0 || (c.has("--lr") && least > c.figure("--lr", least));
+     },
+     "min_lr lies between 0 and lr: the schedule stops the job when it is built",
+     "--min_lr, smaller than --lr", kScheduler},
+    {"option_needs", error, "--lr_warmup_fraction",
+     [](const Case& c) { return c.figure("--lr_warmup_fraction", 0) >= 1; },
+     "lr_warmup_fraction is below 1: the schedule stops the job when it is built",
+     "--lr_warmup_fraction 0.05", kScheduler},
+    {"option_needs", error, "--lr_warmup_iters",
+     [](const Case& c) {
+       const double decay = c.figure("--lr_decay_iters", c.figure("--train_iters", 0));
+       return !c.has("--lr_warmup_fraction") && decay > 0 &&
+              c.figure("--lr_warmup_iters", 0) >= decay;
+     },
+     "lr_warmup_iters is below the iterations in which the rate decays (lr_decay_iters, else "
+     "train_iters): the schedule stops the job when it is built",
+     "--lr_warmup_iters, fewer", kScheduler},
+    {"option_needs", error, "--lr_warmup_init",
+     [](const Case& c) {
+       return c.has("--lr") && c.figure("--lr_warmup_init", 0) > c.figure("--lr", 1e9);
+     },
+     "lr_warmup_init is at most lr, where warm-up ends", "--lr_warmup_init 0", kScheduler},
+    {"option_needs", error, "--lr_decay_style",
+     [](const Case& c) {
+       return c.is("--lr_decay_style", "wsd") && !c.has("--lr_wsd_decay_iters");
+     },
+     "lr_decay_style WSD needs lr_wsd_decay_iters", "--lr_wsd_decay_iters 1000", kScheduler},
     {"recompute_method", error, "--recompute_method",
      [](const Case& c) { return c.is("--recompute_granularity", "selective", "selective"); },
      "recompute_method goes with recompute_granularity full alone; selective is the default",

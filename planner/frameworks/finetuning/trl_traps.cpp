@@ -15,6 +15,8 @@ using Case = FineTuningCase;
 using Trap = FineTuningTrap;
 
 constexpr std::string_view kTrlSft = "TRL f2cd5771, trl/trainer/sft_trainer.py";
+constexpr std::string_view kQuantizedAlone =
+    "transformers 5.23.0, src/transformers/trainer_utils.py:131";
 constexpr std::string_view kTrlGrpo = "TRL f2cd5771, trl/trainer/grpo_config.py";
 
 // Kernels of a hub ("kernels-community/...") and those that plugins add have whatever names.
@@ -46,6 +48,14 @@ constexpr auto kTrlTraps = std::to_array<Trap>({
      },
      "samples that are packed attend to each other without FlashAttention",
      "--attn_implementation flash_attention_2", kTrlSft},
+    {"quantized_full", error, "--load_in_4bit",
+     [](const Case& c) { return c.on("--load_in_4bit") && !c.on("--use_peft"); },
+     "weights of 4 bits cannot be trained: the Trainer stops without adapters beside them",
+     "--use_peft true", kQuantizedAlone},
+    {"quantized_full", error, "--load_in_8bit",
+     [](const Case& c) { return c.on("--load_in_8bit") && !c.on("--use_peft"); },
+     "weights of 8 bits cannot be trained: the Trainer stops without adapters beside them",
+     "--use_peft true", kQuantizedAlone},
     {"options_exclude", error, "--load_in_8bit",
      [](const Case& c) { return c.on("--load_in_8bit") && c.on("--load_in_4bit"); },
      "weights of 4 bits and of 8 exclude each other", "keep one of them",

@@ -1,5 +1,5 @@
 // What Megatron-Bridge refuses of a program around a recipe: arguments that it does not take, two
-// lengths of a sequence.
+// lengths of a sequence, steps counted twice, a rate that grows.
 
 #include <fmt/format.h>
 
@@ -50,13 +50,71 @@ void check_lengths(const Settings& settings, Findings& out) {
        {}});
 }
 
+// A number that the program itself sets; null: it does not, or only a run can tell.
+const PythonArgument* number_set(const BridgeProgram& program, std::string_view field) {
+  for (const PythonAssignment& assignment : program.fields) {
+    const bool number = assignment.value.resolved && assignment.value.value.is_number();
+    if (assignment.target == field && number) return &assignment.value;
+  }
+  return nullptr;
+}
+
+// Steps counted in one way, and a rate that ends below where it begins. (A warm-up that is too long
+// is cut short: training/config.py:1798.)
+void check_schedule(const BridgeProgram& program, Findings& out) {
+  const auto set = [&](std::string_view field) { return number_set(program, field); };
+  const PythonArgument *const iterations = set("train.train_iters"), *const samples =
+                                                                         set("train.train_samples");
+  if (iterations != nullptr && samples != nullptr) {
+    out.push_back(
+        {Severity::error,
+         "options_exclude",
+         samples->place,
+         "train.train_samples and train.train_iters exclude each other: steps are counted "
+         "in one of the two",
+         "cfg.train.train_iters = None",
+         "Megatron-Bridge 067f987d, src/megatron/bridge/training/config.py:481",
+         {}});
+  }
+  const PythonArgument *const lr = set("optimizer.lr"), *const least = set("optimizer.min_lr");
+  if (least != nullptr) {
+    const double low = least->value.get<double>();
+    if (low < 0 || (lr != nullptr && low > lr->value.get<double>())) {
+      out.push_back({Severity::error,
+                     "option_needs",
+                     least->place,
+                     "optimizer.min_lr lies between 0 and optimizer.lr: the schedule stops the job "
+                     "when it is built",
+                     "cfg.optimizer.min_lr, smaller than cfg.optimizer.lr",
+                     "Megatron-LM d98e8a64, megatron/core/optimizer_param_scheduler.py:150",
+                     {}});
+    }
+  }
+  const PythonArgument* const share = set("scheduler.lr_warmup_fraction");
+  for (const std::string_view other :
+       {"scheduler.lr_warmup_iters", "scheduler.lr_warmup_samples"}) {
+    const PythonArgument* const count = set(other);
+    if (share == nullptr || count == nullptr || count->value.get<double>() == 0) continue;
+    out.push_back({Severity::error,
+                   "options_exclude",
+                   count->place,
+                   fmt::format("scheduler.lr_warmup_fraction and {} exclude each other", other),
+                   "keep one of them",
+                   "Megatron-Bridge 067f987d, src/megatron/bridge/training/config.py:434",
+                   {}});
+  }
+}
+
 }  // namespace
 
 void check_bridge_program(const Scene& scene, Findings& out) {
   const ConfigPart* const part = scene.files.find(Dialect::bridge);
   if (part == nullptr) return;
   check_lengths(part->settings, out);
-  for (const PythonText& text : scene.files.python) check_arguments(text, out);
+  for (const PythonText& text : scene.files.python) {
+    check_arguments(text, out);
+    check_schedule(bridge_program(text), out);
+  }
 }
 
 }  // namespace qplan

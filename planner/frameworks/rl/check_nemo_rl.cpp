@@ -28,9 +28,26 @@ class NemoCheck {
     check_back_ends();
     check_engines();
     check_batches();
+    check_rate();
   }
 
  private:
+  // Of Megatron's schedule, which asserts it when it is built.
+  void check_rate() {
+    const std::string block = "policy.megatron_cfg.";
+    const Setting* const least = c_.said(block + "optimizer.min_lr");
+    if (least == nullptr || !c_.on(block + "enabled") || c_.is_open(least->key) ||
+        c_.is_open(block + "optimizer.lr")) {
+      return;
+    }
+    const double low = c_.figure(least->key, 0);
+    if (low >= 0 && low <= c_.figure(block + "optimizer.lr", low)) return;
+    find(error, "option_needs", least->place,
+         "min_lr lies between 0 and lr: the schedule stops the job when it is built",
+         "min_lr, smaller than lr",
+         "Megatron-LM d98e8a64, megatron/core/optimizer_param_scheduler.py:150");
+  }
+
   [[nodiscard]] Place place_of(std::initializer_list<std::string> keys) const {
     for (const std::string& name : keys) {
       if (const Setting* const found = c_.said(name)) return found->place;

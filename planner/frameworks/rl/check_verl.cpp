@@ -12,6 +12,7 @@
 #include "planner/frameworks/rl/verl_keys.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
+#include "planner/frameworks/torch/check_adapters.h"
 
 namespace qplan {
 namespace {
@@ -53,6 +54,7 @@ class VerlCheck {
     }
     check_split();
     check_engines();
+    check_adapters_of_model();
   }
 
  private:
@@ -384,6 +386,17 @@ class VerlCheck {
              "max_response_length): verl asserts it",
              all, tokens, n_.parts > 1 ? fmt::format(" x {} {}", parts, n_.parts) : "", n_.longest),
          fmt::format("{}={}", tokens, ceil_div(n_.longest, n_.parts)), kMakeBatches);
+  }
+
+  // ---- adapters ----
+
+  // PEFT's, of transformers' modules; Megatron's have other names.
+  void check_adapters_of_model() {
+    const Setting* const said = c_.said(key(kModel, "target_modules"));
+    if (said == nullptr || megatron_ || c_.whole(key(kModel, "lora_rank"), 0) <= 0) return;
+    Setting targets = *said;
+    targets.value = c_.value(said->key);
+    check_targets(scene_, targets, error, out_);
   }
 
   // ---- degrees ----

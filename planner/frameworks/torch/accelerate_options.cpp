@@ -249,53 +249,64 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
   }
 }
 
+namespace {
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 41> kDecoderLayers{
+    {{"cohere", "CohereDecoderLayer"},
+     {"cohere2", "Cohere2DecoderLayer"},
+     {"deepseek_v2", "DeepseekV2DecoderLayer"},
+     {"deepseek_v3", "DeepseekV3DecoderLayer"},
+     {"deepseek_v32", "DeepseekV32DecoderLayer"},
+     {"ernie4_5", "Ernie4_5DecoderLayer"},
+     {"ernie4_5_moe", "Ernie4_5_MoeDecoderLayer"},
+     {"gemma3", "Gemma3DecoderLayer"},
+     {"gemma3_text", "Gemma3DecoderLayer"},
+     {"glm4", "Glm4DecoderLayer"},
+     {"glm4_moe", "Glm4MoeDecoderLayer"},
+     {"gpt2", "GPT2Block"},
+     {"gpt_oss", "GptOssDecoderLayer"},
+     {"hunyuan_v1_dense", "HunYuanDenseV1DecoderLayer"},
+     {"hunyuan_v1_moe", "HunYuanMoEV1DecoderLayer"},
+     {"internlm3", "LlamaDecoderLayer"},  // transformers runs it as Llama
+     {"llama", "LlamaDecoderLayer"},
+     {"llama4", "Llama4TextDecoderLayer"},
+     {"llama4_text", "Llama4TextDecoderLayer"},
+     {"minimax_m2", "MiniMaxM2DecoderLayer"},
+     {"mistral", "MistralDecoderLayer"},
+     {"mixtral", "MixtralDecoderLayer"},
+     {"nemotron", "NemotronDecoderLayer"},
+     {"nemotron_h", "NemotronHBlock"},
+     {"olmo2", "Olmo2DecoderLayer"},
+     {"olmo3", "Olmo3DecoderLayer"},
+     {"phi3", "Phi3DecoderLayer"},
+     {"qwen2", "Qwen2DecoderLayer"},
+     {"qwen2_5_vl", "Qwen2_5_VLDecoderLayer,Qwen2_5_VLVisionBlock"},
+     {"qwen2_5_vl_text", "Qwen2_5_VLDecoderLayer"},
+     {"qwen2_moe", "Qwen2MoeDecoderLayer"},
+     {"qwen3", "Qwen3DecoderLayer"},
+     {"qwen3_5", "Qwen3_5DecoderLayer"},  // of the text model, as all of Qwen3.5 here
+     {"qwen3_5_moe", "Qwen3_5MoeDecoderLayer"},
+     {"qwen3_5_moe_text", "Qwen3_5MoeDecoderLayer"},
+     {"qwen3_5_text", "Qwen3_5DecoderLayer"},
+     {"qwen3_moe", "Qwen3MoeDecoderLayer"},
+     {"qwen3_next", "Qwen3NextDecoderLayer"},
+     {"qwen3_vl_moe", "Qwen3VLMoeTextDecoderLayer,Qwen3VLMoeVisionBlock"},
+     {"qwen3_vl_moe_text", "Qwen3VLMoeTextDecoderLayer"},
+     {"seed_oss", "SeedOssDecoderLayer"}}};
+
+}  // namespace
+
 std::string_view decoder_layer_class(std::string_view architecture) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 41> kClasses{
-      {{"cohere", "CohereDecoderLayer"},
-       {"cohere2", "Cohere2DecoderLayer"},
-       {"deepseek_v2", "DeepseekV2DecoderLayer"},
-       {"deepseek_v3", "DeepseekV3DecoderLayer"},
-       {"deepseek_v32", "DeepseekV32DecoderLayer"},
-       {"ernie4_5", "Ernie4_5DecoderLayer"},
-       {"ernie4_5_moe", "Ernie4_5_MoeDecoderLayer"},
-       {"gemma3", "Gemma3DecoderLayer"},
-       {"gemma3_text", "Gemma3DecoderLayer"},
-       {"glm4", "Glm4DecoderLayer"},
-       {"glm4_moe", "Glm4MoeDecoderLayer"},
-       {"gpt2", "GPT2Block"},
-       {"gpt_oss", "GptOssDecoderLayer"},
-       {"hunyuan_v1_dense", "HunYuanDenseV1DecoderLayer"},
-       {"hunyuan_v1_moe", "HunYuanMoEV1DecoderLayer"},
-       {"internlm3", "LlamaDecoderLayer"},  // transformers runs it as Llama
-       {"llama", "LlamaDecoderLayer"},
-       {"llama4", "Llama4TextDecoderLayer"},
-       {"llama4_text", "Llama4TextDecoderLayer"},
-       {"minimax_m2", "MiniMaxM2DecoderLayer"},
-       {"mistral", "MistralDecoderLayer"},
-       {"mixtral", "MixtralDecoderLayer"},
-       {"nemotron", "NemotronDecoderLayer"},
-       {"nemotron_h", "NemotronHBlock"},
-       {"olmo2", "Olmo2DecoderLayer"},
-       {"olmo3", "Olmo3DecoderLayer"},
-       {"phi3", "Phi3DecoderLayer"},
-       {"qwen2", "Qwen2DecoderLayer"},
-       {"qwen2_5_vl", "Qwen2_5_VLDecoderLayer,Qwen2_5_VLVisionBlock"},
-       {"qwen2_5_vl_text", "Qwen2_5_VLDecoderLayer"},
-       {"qwen2_moe", "Qwen2MoeDecoderLayer"},
-       {"qwen3", "Qwen3DecoderLayer"},
-       {"qwen3_5", "Qwen3_5DecoderLayer"},  // of the text model, as all of Qwen3.5 here
-       {"qwen3_5_moe", "Qwen3_5MoeDecoderLayer"},
-       {"qwen3_5_moe_text", "Qwen3_5MoeDecoderLayer"},
-       {"qwen3_5_text", "Qwen3_5DecoderLayer"},
-       {"qwen3_moe", "Qwen3MoeDecoderLayer"},
-       {"qwen3_next", "Qwen3NextDecoderLayer"},
-       {"qwen3_vl_moe", "Qwen3VLMoeTextDecoderLayer,Qwen3VLMoeVisionBlock"},
-       {"qwen3_vl_moe_text", "Qwen3VLMoeTextDecoderLayer"},
-       {"seed_oss", "SeedOssDecoderLayer"}}};
-  for (const auto& [name, layer] : kClasses) {
+  for (const auto& [name, layer] : kDecoderLayers) {
     if (name == architecture) return layer;
   }
   return "";
+}
+
+bool is_decoder_layer_class(std::string_view name) {
+  return std::any_of(kDecoderLayers.begin(), kDecoderLayers.end(), [&](const auto& known) {
+    return fmt::format(",{},", known.second).find(fmt::format(",{},", name)) != std::string::npos;
+  });
 }
 
 }  // namespace qplan

@@ -10,12 +10,15 @@
 
 #include "models/ascii.h"
 #include "models/error.h"
+#include "planner/frameworks/job_framework.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
 #include "planner/frameworks/text_places.h"
+#include "planner/frameworks/torch/check_adapters.h"
 #include "planner/frameworks/torch/check_script.h"
+#include "planner/frameworks/torch/check_training.h"
 #include "planner/frameworks/torch/python_names.h"
 #include "planner/frameworks/torch/torch.h"
 
@@ -468,6 +471,11 @@ void check_torch(const Scene& scene, Findings& out) {
     }
   }
   check_own_script(scene, out);
+  // Files that start nothing are not judged as a job.
+  if (framework_of(scene.files)) {
+    check_adapters(scene, out);
+    check_training(scene, out);
+  }
   const ConfigPart* const titan = scene.files.find(Dialect::torchtitan);
   if (titan != nullptr && !titan->derived) check_tokens(scene, out);
   for (const PythonText& text : scene.files.python) check_calls(scene, text, out);

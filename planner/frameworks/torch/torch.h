@@ -56,6 +56,8 @@ void settle_torchtitan(Draft& draft, const ModelSpec& model, const Settings& set
 
 // The transformers class of a decoder layer, which FSDP wraps; empty: not known.
 std::string_view decoder_layer_class(std::string_view architecture);
+// Whether some model's decoder layer, or a block of its tower, is of this class.
+bool is_decoder_layer_class(std::string_view name);
 
 // torchtitan's module and flavor of a model; null: it has none.
 struct TorchtitanModel {
