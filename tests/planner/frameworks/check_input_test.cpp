@@ -352,7 +352,7 @@ TEST_SUITE("bad input") {
     };
     const std::string head = "torchrun pretrain_gpt.py --split '9,1' --lr \"1\" --seed 1 --bf16 ";
     CHECK(fixed(head + "--recompute-granularity full\n", "recompute_method")
-              .find("--seed 1 --recompute-method uniform --recompute-num-layers 1 --bf16") !=
+              .find("full --recompute-method uniform --recompute-num-layers 1\n") !=
           std::string::npos);
     // Another letter is a slip, another word is not.
     const std::string slips = "--num-layer 32 --use-gpu --swigul --micro_batch_size 1\n";
