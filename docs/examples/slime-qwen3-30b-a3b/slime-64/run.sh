@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 64 x h100-sxm, for slime; written by qplan emit
 # plan: tp2 pp4 dp8 ep8 etp1 zero1 mbs1 gbs256 seq20480 interleaved vpp6 layout=2*22+3+1 sp recompute=selective:moe_act overlap=grad+param
-# predicted: 71.0 GiB on the worst GPU of 72.8 GiB, 11.4 s a step, 7157 tokens/s a GPU, 458k tokens/s
+# predicted: 71.0 GiB on the worst GPU of 72.8 GiB, 11.5 s a step, 7147 tokens/s a GPU, 457k tokens/s
 # On the first node; others join by `ray start --address=<of the first>:6379`.
 set -euo pipefail
 cd "$(dirname "$0")"
