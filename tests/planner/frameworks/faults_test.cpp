@@ -208,7 +208,7 @@ TEST_SUITE("faults") {
         for (std::string word; words >> word;) {
           if (word.starts_with('!')) word.erase(0, 1);
           if (!word.starts_with("--")) continue;
-          word.resize(std::min(word.find_first_of("=!<>"), word.size()));
+          word.resize(std::min(word.find_first_of("=!<>%"), word.size()));
           CAPTURE(word);
           const bool known = known_options("megatron").find(word) != nullptr ||
                              known_options("slime").find(word) != nullptr ||
