@@ -157,7 +157,8 @@ TEST_CASE("experts without tokens cost nothing where routers are free, and nobod
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
     return ran.json()["step_time_s"].get<double>();
   };
-  CHECK(step("--routing natural --moe-active 0.25") < 0.95 * step("--routing natural"));
+  // Their weights are gathered all the same, which hides what is saved in part.
+  CHECK(step("--routing natural --moe-active 0.25") < 0.97 * step("--routing natural"));
   CHECK(step("--routing forced --moe-active 0.25") == step("--routing forced"));
   CHECK(run("predict --model qwen3-30b-a3b --gpus 8 --moe-active 2").code == 2);
 }
