@@ -180,24 +180,6 @@ inline constexpr auto kMegatronRelations = std::to_array<Relation>({
     {"--multi-latent-attention", "!--rotary-interleaved", "",
      "megatron/core/transformer/transformer_config.py:2527"},
     {"--attention-backend=local", "--spec=local", "", "megatron/training/arguments.py:437"},
-    {"--context-parallel-size>1 & --transformer-impl=transformer_engine",
-     "--attention-backend!=unfused",
-     "unfused attention has no context parallelism, and Transformer Engine has no other left",
-     "megatron/core/models/common/language_module/language_module.py:142; TransformerEngine "
-     "d0067d0d, "
-     "transformer_engine/pytorch/attention/dot_product_attention/utils.py:1169"},
-    {"--softmax-type=off-by-one,learnable & --transformer-impl=transformer_engine",
-     "--attention-backend!=flash",
-     "FlashAttention has the plain softmax alone, and Transformer Engine no other kernel left",
-     "megatron/core/models/common/language_module/language_module.py:133; TransformerEngine "
-     "d0067d0d, "
-     "transformer_engine/pytorch/attention/dot_product_attention/utils.py:1122"},
-    {"--kv-channels>256 & !--multi-latent-attention & --transformer-impl=transformer_engine",
-     "--attention-backend!=flash",
-     "FlashAttention has heads of up to 256, and Transformer Engine no other kernel left",
-     "megatron/core/models/common/language_module/language_module.py:133; TransformerEngine "
-     "d0067d0d, "
-     "transformer_engine/pytorch/attention/dot_product_attention/utils.py:931"},
     {"--quick-geglu", "!--swiglu", "", "megatron/training/argument_utils.py:324"},
     {"--fused-residual-rmsnorm", "--normalization=RMSNorm", "",
      "megatron/core/transformer/transformer_config.py:2455"},

@@ -74,12 +74,6 @@ TEST_SUITE("what frameworks refuse") {
          {by_steps + "--hidden-dropout 0.1", ""},
          {by_steps + "--adam-beta2 95", "option_needs"},
          {by_steps + "--adam-beta2 0.95", ""},
-         {by_steps + "--context-parallel-size 2 --attention-backend unfused", "option_needs"},
-         {by_steps + "--context-parallel-size 2 --attention-backend fused", ""},
-         {by_steps + "--softmax-type learnable --attention-backend flash", "option_needs"},
-         {by_steps + "--softmax-type learnable --attention-backend fused", ""},
-         {by_steps + "--kv-channels 320 --attention-backend flash", "option_needs"},
-         {by_steps + "--kv-channels 128 --attention-backend flash", ""},
          {by_steps + "--swiglu --quick-geglu", "options_exclude"},
          {by_steps + "--num-experts 8 --moe-router-load-balancing-type sinkhorn "
                      "--moe-aux-loss-coeff 0.01",
