@@ -310,7 +310,7 @@ std::vector<Duration> beside_each_other(const OpList& ops, const std::vector<Dur
   return stretched;
 }
 
-bool settled(const Duration& a, const Duration& b) {
+bool about_as_long(const Duration& a, const Duration& b) {
   return std::abs((a.time - b.time).value()) <= 1e-6 * b.time.value();
 }
 
@@ -328,7 +328,7 @@ void stretch(const OpList& ops, std::vector<Duration>& durations,
   bool moved = true;
   for (int round = 0; moved && round < kMostRounds; ++round) {
     std::vector<Duration> next = beside_each_other(ops, alone, durations, slowdowns);
-    moved = !std::equal(next.begin(), next.end(), durations.begin(), settled);
+    moved = !std::equal(next.begin(), next.end(), durations.begin(), about_as_long);
     durations = std::move(next);
   }
 }
