@@ -18,7 +18,7 @@ using Trap = FineTuningTrap;
 
 constexpr std::string_view kValidation =
     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py";
-constexpr std::string_view kTemplates =
+constexpr std::string_view kTemplatesOfAxolotl =
     "axolotl 067b021c, src/axolotl/utils/schemas/enums.py (ChatTemplate)";
 constexpr std::string_view kPeft = "axolotl 067b021c, src/axolotl/utils/schemas/peft.py";
 
@@ -331,13 +331,13 @@ constexpr auto kOfModels = std::to_array<Trap>({
     {"refused_value", error, "chat_template",
      [](const Case& c) { return template_of_axolotl(c.word("chat_template")) == Template::slip; },
      "chat_template is a slip of one of axolotl's, and it stops",
-     "one of its names, tokenizer_default, or jinja with chat_template_jinja", kTemplates},
+     "one of its names, tokenizer_default, or jinja with chat_template_jinja", kTemplatesOfAxolotl},
     {"refused_value", warning, "chat_template",
      [](const Case& c) {
        return template_of_axolotl(c.word("chat_template")) == Template::unknown;
      },
      "this release of axolotl has no such chat_template, and stops",
-     "one of its names, tokenizer_default, or jinja with chat_template_jinja", kTemplates},
+     "one of its names, tokenizer_default, or jinja with chat_template_jinja", kTemplatesOfAxolotl},
     {"recompute_twice", warning, "gradient_checkpointing",
      [](const Case& c) {
        const bool shards = c.on("fsdp_config.activation_checkpointing") ||

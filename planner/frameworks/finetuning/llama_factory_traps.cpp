@@ -15,7 +15,7 @@ using Case = FineTuningCase;
 using Trap = FineTuningTrap;
 
 constexpr std::string_view kParser = "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py";
-constexpr std::string_view kTemplates =
+constexpr std::string_view kTemplatesOfLlamaFactory =
     "LLaMA-Factory ff6d4d12, src/llamafactory/data/template.py:683";
 constexpr std::string_view kMethod =
     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/finetuning_args.py";
@@ -156,13 +156,13 @@ constexpr auto kLlamaFactoryTraps = std::to_array<Trap>({
      [](const Case& c) {
        return template_of_llama_factory(c.word("template")) == Template::slip;
      },
-     "template is a slip of one of LLaMA-Factory's, and it stops", "one of its names", kTemplates},
+     "template is a slip of one of LLaMA-Factory's, and it stops", "one of its names", kTemplatesOfLlamaFactory},
     {"refused_value", warning, "template",
      [](const Case& c) {
        return template_of_llama_factory(c.word("template")) == Template::unknown;
      },
      "this release of LLaMA-Factory has no such template, and stops", "one of its names",
-     kTemplates},
+     kTemplatesOfLlamaFactory},
     {"options_exclude", error, "max_samples",
      [](const Case& c) { return c.on("streaming"); }, "streaming takes no max_samples",
      "max_steps in its place", kData},
