@@ -70,7 +70,7 @@ void check_classes(const Scene& scene, const Setting* said, Findings& out) {
   }
 }
 
-bool contains(std::string_view text, std::string_view part) {
+bool has_text(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
@@ -115,7 +115,7 @@ void check_recomputation(const Scene& scene, const Place& place, Findings& out) 
 void check_fsdp(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
   if (distributed_type_of(s).meant != "FSDP") return;
-  if (contains(word_of(s, "fsdp_config.fsdp_auto_wrap_policy"), "transformer")) {
+  if (has_text(word_of(s, "fsdp_config.fsdp_auto_wrap_policy"), "transformer")) {
     check_classes(scene, s.find("fsdp_config.fsdp_transformer_layer_cls_to_wrap"), out);
   }
   if (is_switched_on(s, "fsdp_config.fsdp_activation_checkpointing")) {
@@ -160,7 +160,7 @@ void check_words_of_fsdp(const Setting& fsdp, Findings& out) {
 void check_quantized(const Scene& scene, const ConfigPart& trainer, Findings& out) {
   const std::string text = lower_case(scene.text_of(trainer.place.file));
   for (const std::string_view other : {"peft", "adapter", "lora", "unsloth"}) {
-    if (contains(text, other)) return;
+    if (has_text(text, other)) return;
   }
   for (const ConfigPart& part : scene.files.parts) {
     const Setting* const frozen = part.settings.find("frozen");
@@ -232,13 +232,13 @@ void check_arguments(const Scene& scene, const ConfigPart& part, Findings& out) 
 
 // Whether the program has the class from transformers, and none of its own by that name.
 bool is_of_transformers(const std::string& text, const std::string& name) {
-  if (contains(text, "class " + name)) return false;
+  if (has_text(text, "class " + name)) return false;
   for (const PythonImport& import : python_imports(text)) {
     const bool here =
         std::find(import.names.begin(), import.names.end(), name) != import.names.end();
     if (here) return import.module.starts_with("transformers");
   }
-  return contains(text, "transformers." + name);
+  return has_text(text, "transformers." + name);
 }
 
 bool is_open(const PythonCall& call) {
@@ -297,7 +297,7 @@ void check_fsdp_keyword(const Scene& scene, const PythonCall& call, Findings& ou
                                : config->text.find(fmt::format("{}'", key));
     if (at == std::string::npos) return std::string();
     std::size_t begin = at + key.size() + 1;
-    while (begin < config->text.size() && contains(" :\n", config->text.substr(begin, 1))) ++begin;
+    while (begin < config->text.size() && has_text(" :\n", config->text.substr(begin, 1))) ++begin;
     const bool list = begin < config->text.size() && config->text[begin] == '[';
     const std::size_t end = config->text.find_first_of(list ? "]" : ",}", begin);
     return config->text.substr(begin, end - begin);
