@@ -421,9 +421,9 @@ void add_options(CommandLine& line, SizeQuestion& question) {
   line.flag("--largest-model", "the largest built-in model that fits --gpus",
             question.largest_model);
   line.option({"--tokens", "COUNT", "tokens of the run that --prices prices", "1T"},
-              set_given(question.tokens, set_count, 1.0, 1e18));
+              set_given(question.tokens, [](double& of) { return set_count(of, 1, 1e18); }));
   line.option({"--days", "DAYS", "within which that run has to end", "however long it takes"},
-              set_given(question.days, set_number, 0.001, 1e6));
+              set_given(question.days, [](double& of) { return set_number(of, 0.001, 1e6); }));
   add_model_options(line, question.choices);
   add_job_words(line, question.words);
   add_cluster_options(line, question.choices);
