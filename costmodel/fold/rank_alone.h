@@ -1,8 +1,8 @@
 #pragma once
 // What a step takes at least, by what each pipeline rank does: its actions in their order, as if
-// nothing but its own streams ever made it wait. Each action once, and no messages: several times
-// cheaper than the simulation, and with the ends of the step in it that step_bound.cpp knows
-// nothing of.
+// nothing made it wait but its own streams, its first input, and behind its last gradient the
+// ranks that wait for that. Each action once: several times cheaper than the simulation, and with
+// the ends of the step in it that step_bound.cpp knows nothing of.
 
 #include <algorithm>
 #include <cstdint>

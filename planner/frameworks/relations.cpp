@@ -12,6 +12,7 @@
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/relation_tables.h"
+#include "planner/frameworks/trainer_relations.h"
 
 namespace qplan {
 namespace {

@@ -61,26 +61,23 @@ bool has_slip_of_target(const Case& c) {
   return std::any_of(patterns.begin(), patterns.end(), is_slip_of_module);
 }
 
-// Of torch's schedules, in any case of letters, a slip and none itself.
-bool is_slip_of_schedule(const std::string& name) {
-  constexpr std::array<std::string_view, 9> kSchedules{
-      "1f1b",      "interleaved1f1b",        "gpipe",
-      "loopedbfs", "interleavedzerobubble",  "zbvzerobubble",
-      "dualpipev", "pipelineschedulesingle", "pipelineschedulemulti"};
-  const auto is = [&](std::string_view known) { return known == name; };
-  const auto near = [&](std::string_view known) { return is_slip(name, known); };
-  return std::none_of(kSchedules.begin(), kSchedules.end(), is) &&
-         std::any_of(kSchedules.begin(), kSchedules.end(), near);
+// Of one of these, and none of them itself.
+template <std::size_t N>
+bool is_slip_of(const std::string& name, const std::array<std::string_view, N>& known) {
+  const auto is = [&](std::string_view real) { return real == name; };
+  const auto near = [&](std::string_view real) { return is_slip(name, real); };
+  return std::none_of(known.begin(), known.end(), is) &&
+         std::any_of(known.begin(), known.end(), near);
 }
 
-bool is_slip_of_dispatcher(const std::string& name) {
-  constexpr std::array<std::string_view, 5> kDispatchers{"torch", "deepep", "hybridep", "uccl_ep",
-                                                         "mok"};
-  const auto is = [&](std::string_view known) { return known == name; };
-  const auto near = [&](std::string_view known) { return is_slip(name, known); };
-  return std::none_of(kDispatchers.begin(), kDispatchers.end(), is) &&
-         std::any_of(kDispatchers.begin(), kDispatchers.end(), near);
-}
+// In any case of letters.
+constexpr std::array<std::string_view, 9> kSchedules{
+    "1f1b",      "interleaved1f1b",        "gpipe",
+    "loopedbfs", "interleavedzerobubble",  "zbvzerobubble",
+    "dualpipev", "pipelineschedulesingle", "pipelineschedulemulti"};
+
+constexpr std::array<std::string_view, 5> kDispatchers{"torch", "deepep", "hybridep", "uccl_ep",
+                                                       "mok"};
 
 constexpr auto kAutomodelTraps = std::to_array<Trap>({
     {"option_needs", error, "distributed.pp_size",
@@ -145,7 +142,9 @@ constexpr auto kAutomodelTraps = std::to_array<Trap>({
      "stages at once",
      "local_batch_size: a multiple of pp_microbatch_size", kNemoPipe},
     {"refused_value", error, "distributed.pipeline.pp_schedule",
-     [](const Case& c) { return is_slip_of_schedule(c.word("distributed.pipeline.pp_schedule")); },
+     [](const Case& c) {
+       return is_slip_of(c.word("distributed.pipeline.pp_schedule"), kSchedules);
+     },
      "torch has no such schedule of stages, and stops",
      "1f1b, interleaved1f1b, gpipe, loopedbfs, interleavedzerobubble, zbvzerobubble, dualpipev",
      "PyTorch 2.11, torch/distributed/pipelining/schedules.py (get_schedule_class)"},
@@ -158,7 +157,7 @@ constexpr auto kAutomodelTraps = std::to_array<Trap>({
      "checkpoint.model_save_format is safetensors or torch_save", "safetensors",
      "NeMo-AutoModel 36044ad3, nemo_automodel/components/checkpoint/config.py:170"},
     {"refused_value", warning, "model.backend.dispatcher",
-     [](const Case& c) { return is_slip_of_dispatcher(c.word("model.backend.dispatcher")); },
+     [](const Case& c) { return is_slip_of(c.word("model.backend.dispatcher"), kDispatchers); },
      "model.backend.dispatcher is none that AutoModel knows, and experts fall back to torch's",
      "torch, deepep, hybridep, uccl_ep or mok",
      "NeMo-AutoModel 36044ad3, nemo_automodel/components/models/common/utils.py:338"},

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/rl/omega_checks.h"
+#include "planner/frameworks/rl/open_sizes.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/rl/verl_keys.h"
 #include "planner/frameworks/scene.h"
@@ -43,7 +43,7 @@ class VerlCheck {
   void run() {
     check_keys();
     check_values();
-    note_open_sizes();
+    note_open_sizes(part_, out_);
     check_world();
     if (is_sft(part_.settings)) return check_sft();
     check_modes();
@@ -186,38 +186,6 @@ class VerlCheck {
                     "configurations",
                     megatron_ ? "verl_megatron" : "verl"),
         out_);
-  }
-
-  // Sizes of the step that a branch of the script decides: verl's own default is none of them.
-  void note_open_sizes() {
-    constexpr auto kSizes = std::to_array<std::string_view>(
-        {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "rollout.n",
-         "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-         "expert_model_parallel_size", "ulysses_sequence_parallel_size", "gpu_memory_utilization",
-         "ppo_mini_batch_size", "actor.strategy"});
-    constexpr std::size_t kNamed = 3;
-    const Setting* first = nullptr;
-    std::string named;
-    std::size_t count = 0;
-    for (const Setting& setting : part_.settings) {
-      const bool counts = part_.settings.find(setting.key) == &setting;
-      const bool size = std::any_of(kSizes.begin(), kSizes.end(), [&](std::string_view name) {
-        return setting.key.ends_with(name);
-      });
-      const std::string value = text_of(setting.value);
-      const bool spelled = value.find_first_of("$`") == std::string::npos;
-      if (!counts || !size || setting.resolved || !spelled) continue;
-      if (first == nullptr) first = &setting;
-      if (++count > kNamed) continue;
-      named += fmt::format("{}{} is {}", count > 1 ? ", " : "", setting.key, shown(value));
-    }
-    if (first == nullptr) return;
-    if (count > kNamed) named += fmt::format(" and {} more are said", count - kNamed);
-    find(note, kBranchesDecide, first->place,
-         fmt::format("{} in one branch of the script, and which is taken only a run can tell: no "
-                     "plan is made",
-                     named),
-         "write the values, or what the branches ask for", "");
   }
 
   // ---- GPUs and batches ----

@@ -292,9 +292,8 @@ void check_fsdp_keyword(const Scene& scene, const PythonCall& call, Findings& ou
   const PythonArgument* const config = call.find("fsdp_config");
   if (config == nullptr || !config->text.starts_with('{')) return;
   const auto behind = [&](std::string_view key) {
-    const std::size_t at = config->text.find(fmt::format("{}\"", key)) != std::string::npos
-                               ? config->text.find(fmt::format("{}\"", key))
-                               : config->text.find(fmt::format("{}'", key));
+    std::size_t at = config->text.find(fmt::format("{}\"", key));
+    if (at == std::string::npos) at = config->text.find(fmt::format("{}'", key));
     if (at == std::string::npos) return std::string();
     std::size_t begin = at + key.size() + 1;
     while (begin < config->text.size() && has_text(" :\n", config->text.substr(begin, 1))) ++begin;

@@ -335,17 +335,11 @@ TEST_CASE("a critic that stays is there while answers are made, and while others
   const RlEstimate alone = evaluate_rl(cost, job, plan, layout, 16);
   job.algorithm = Algorithm::ppo;
   const RlEstimate with = evaluate_rl(cost, job, plan, layout, 16);
-  const auto device = [](const RlEstimate& of, std::string_view name) {
-    const auto phase = std::find_if(of.phases.begin(), of.phases.end(),
-                                    [&](const RlPhase& p) { return p.name == name; });
-    REQUIRE(phase != of.phases.end());
-    return phase->device;
-  };
-  const Bytes critic = device(with, "update") - device(alone, "update");
-  CHECK(critic > gib(5));
+  const double critic = device_of(with, "update") - device_of(alone, "update");
+  CHECK(Bytes(critic) > gib(5));
   for (const std::string_view phase : {"rollout", "refit", "log-probabilities"}) {
     CAPTURE(phase);
-    CHECK((device(with, phase) - device(alone, phase)).value() == doctest::Approx(critic.value()));
+    CHECK(device_of(with, phase) - device_of(alone, phase) == doctest::Approx(critic));
   }
 }
 
