@@ -99,7 +99,6 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
     return lacks("norms with weights of heads whose neighbouring numbers turn",
                  "use --backend cpu");
   }
-  if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.vocab_size > kKernelScratch / kTableRowScratch) {
     return lacks("vocabularies of more than 8,388,608 words", "use --backend cpu");
   }

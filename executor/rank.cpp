@@ -224,12 +224,16 @@ std::vector<std::int32_t> Rank::targets(int microbatch, int ahead) const {
 
 std::int64_t Rank::predictions(int ahead) const {
   const std::int64_t length = job.plan.seq_len;
-  std::int64_t of_sequence = 0;
-  for (std::int64_t place = 1 + ahead; place <= length; ++place) {
-    const bool visual = job.images && job.images->visual_token(place).has_value();
-    of_sequence += visual ? 0 : 1;
+  std::int64_t of_sequence = length - ahead;
+  for (std::int64_t place = 1 + ahead; job.images && place <= length; ++place) {
+    if (job.images->visual_token(place)) --of_sequence;
   }
   return job.plan.global_batch_size * of_sequence;
+}
+
+double Rank::loss_weight(int ahead) const {
+  const double weight = ahead > 0 ? job.model.mtp_loss_weight : 1.0;
+  return weight / static_cast<double>(predictions(ahead));
 }
 
 void Rank::begin_step() {

@@ -85,9 +85,10 @@ __global__ void __launch_bounds__(kRowThreads)
   if (threadIdx.x > 0) return;
   for (int i = 1; i < kRowThreads / kWarp; ++i) own = merge(own, warps[i]);
   const float log = own.sum > 0 ? own.maximum + logf(own.sum) : own.maximum;
+  const bool predicts = targets[row] >= 0;
   const std::int64_t target = targets[row] - shard.first;
   float result = target >= 0 && target < words ? -__bfloat162float(x[target]) : 0;
-  if (whole) result += log;
+  if (whole && predicts) result += log;
   loss[row] = result;
   log_sum[row] = log;
 }
@@ -97,6 +98,7 @@ __global__ void __launch_bounds__(kRowThreads)
                                   VocabularyShard shard, const std::int32_t* targets, float scale,
                                   std::int64_t cols) {
   const std::int64_t row = blockIdx.x, words = words_of(shard, cols);
+  if (targets[row] < 0) scale = 0;
   const std::int64_t target = targets[row] - shard.first;
   const float shift = log_sum[row] * kLog2E;
   for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kRowThreads * kVector) {
@@ -116,11 +118,12 @@ __global__ void rescale_kernel(float* log_sum, const float* maximum, std::int64_
   if (i < n) log_sum[i] = expf(log_sum[i] - maximum[i]);
 }
 
-__global__ void finish_kernel(float* loss, float* log_sum, const float* maximum, std::int64_t n) {
+__global__ void finish_kernel(float* loss, float* log_sum, const float* maximum,
+                              const std::int32_t* targets, std::int64_t n) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kSmallThreads + threadIdx.x;
   if (i >= n) return;
   log_sum[i] = maximum[i] + logf(log_sum[i]);
-  loss[i] += log_sum[i];
+  loss[i] = targets[i] < 0 ? 0 : loss[i] + log_sum[i];
 }
 
 unsigned small_blocks(std::int64_t n) {
@@ -147,9 +150,9 @@ void loss_rescale(float* log_sum, const float* maximum, std::int64_t n, cudaStre
   rescale_kernel<<<small_blocks(n), kSmallThreads, 0, stream>>>(log_sum, maximum, n);
 }
 
-void loss_finish(float* loss, float* log_sum, const float* maximum, std::int64_t n,
-                 cudaStream_t stream) {
-  finish_kernel<<<small_blocks(n), kSmallThreads, 0, stream>>>(loss, log_sum, maximum, n);
+void loss_finish(float* loss, float* log_sum, const float* maximum, const std::int32_t* targets,
+                 std::int64_t n, cudaStream_t stream) {
+  finish_kernel<<<small_blocks(n), kSmallThreads, 0, stream>>>(loss, log_sum, maximum, targets, n);
 }
 
 }  // namespace qplan::kernels

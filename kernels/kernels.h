@@ -282,7 +282,8 @@ struct VocabularyShard {
 };
 // log_sum[t] = log of the sum of exponentials of row t's own columns; loss[t] = minus the target's
 // logit, 0 where it is another rank's. `whole`: nobody else has columns, and loss[t] += log_sum[t].
-// Neither holds logits in fp32.
+// A target below 0: nothing is predicted, the loss is 0 and has no gradient. Neither holds logits in
+// fp32.
 void cross_entropy(float* loss, float* log_sum, const bf16* logits, VocabularyShard shard,
                    const std::int32_t* targets, bool whole, std::int64_t rows, std::int64_t cols,
                    cudaStream_t stream);
@@ -291,11 +292,10 @@ void cross_entropy_backward(bf16* dlogits, const bf16* logits, const float* log_
                             VocabularyShard shard, const std::int32_t* targets, float scale,
                             std::int64_t rows, std::int64_t cols, cudaStream_t stream);
 // Between ranks' sums: log_sum = exp(log_sum - maximum); then, of the ranks' sums, log_sum =
-// maximum
-// + log(log_sum) and loss += log_sum.
+// maximum + log(log_sum) and loss += log_sum, which is 0 without a target.
 void loss_rescale(float* log_sum, const float* maximum, std::int64_t n, cudaStream_t stream);
-void loss_finish(float* loss, float* log_sum, const float* maximum, std::int64_t n,
-                 cudaStream_t stream);
+void loss_finish(float* loss, float* log_sum, const float* maximum, const std::int32_t* targets,
+                 std::int64_t n, cudaStream_t stream);
 // total[0] += the sum of n losses.
 void add_losses(double* total, const float* loss, std::int64_t n, cudaStream_t stream);
 

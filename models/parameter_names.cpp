@@ -65,6 +65,12 @@ constexpr Module kDecoder[] = {{embed_tokens, "embed_tokens"},
                                {mtp_proj, "eh_proj"},
                                {mtp_final_norm, "shared_head.norm"}};
 
+// Around the layer that predicts another token, of Qwen's models with Gated DeltaNet.
+constexpr Module kPredictingQwen[] = {{mtp_embed_norm, "pre_fc_norm_embedding"},
+                                      {mtp_hidden_norm, "pre_fc_norm_hidden"},
+                                      {mtp_proj, "fc"},
+                                      {mtp_final_norm, "norm"}};
+
 constexpr Module kQwen2Moe[] = {{shared_gate_proj, "mlp.shared_expert.gate_proj"},
                                 {shared_up_proj, "mlp.shared_expert.up_proj"},
                                 {shared_down_proj, "mlp.shared_expert.down_proj"}};
@@ -302,6 +308,14 @@ TensorPlace expert_place(const ModelSpec& m, const ModelParameter& it, const std
   return whole(p, named(fmt::format("{}{}.", experts, it.copy), module_of(m, p.role), p));
 }
 
+// The layer that predicts another token stands after the last one, in Qwen3.5's checkpoints apart
+// (transformers leaves it out: modeling_qwen3_5.py, _keys_to_ignore_on_load_unexpected).
+std::string layer_prefix(const ModelSpec& m, const ModelParameter& it, const std::string& model) {
+  const bool predicts = it.part == ModelPart::mtp;
+  if (predicts && m.delta_net) return fmt::format("mtp.layers.{}.", it.layer);
+  return fmt::format("{}layers.{}.", model, predicts ? m.num_layers + it.layer : it.layer);
+}
+
 // The module of the weight that an adapter stands beside, in PEFT's model around the model's class.
 TensorPlace adapter_place(const ModelSpec& m, const ModelParameter& it) {
   ModelParameter weight = it;
@@ -336,8 +350,10 @@ TensorPlace tensor_place(const ModelSpec& m, const ModelParameter& it) {
   if (it.part == ModelPart::embedding || it.part == ModelPart::head) {
     return whole(p, named(model, module_of(m, p.role), p));
   }
-  const std::int64_t number = it.part == ModelPart::mtp ? m.num_layers + it.layer : it.layer;
-  const std::string layer = fmt::format("{}layers.{}.", model, number);
+  const std::string layer = layer_prefix(m, it, model);
+  if (m.delta_net && !find(kPredictingQwen, p.role).empty()) {
+    return whole(p, named("mtp.", find(kPredictingQwen, p.role), p));
+  }
   if (is_expert(p.role)) return expert_place(m, it, layer);
   // Tensors that are no module's weight, and one of a convolution.
   if (p.role == linear_dt_bias) return whole(p, layer + "linear_attn.dt_bias");

@@ -46,8 +46,13 @@ SMALL = {
         "num_key_value_heads": 4, "head_dim": 16, "intermediate_size": 128, "mamba_num_heads": 16, "mamba_head_dim": 16,
         "n_groups": 4, "ssm_state_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2,
         "moe_intermediate_size": 32, "moe_latent_size": 32, "moe_shared_expert_intermediate_size": 64,
-        "router_aux_loss_coef": 0.0, "num_nextn_predict_layers": 0, "vocab_size": 256,
+        "router_aux_loss_coef": 0.0, "num_nextn_predict_layers": 1, "vocab_size": 256,
         "max_position_embeddings": 512}),
+    # Predicts another token, as tiny-nemotron does.
+    "tiny-glm": ("glm4.5-air", {
+        "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+        "intermediate_size": 128, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "vocab_size": 256, "max_position_embeddings": 512}),
 }
 SHARDED = ["", "zero1", "zero2", "zero3"]
 NARROW = [f"{words} precision=fp8".strip()
@@ -80,6 +85,9 @@ PLANS = {
     "tiny-nemotron": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "lora8", "dp2 ep2", "dp2 ep2 zero1",
                       "dp2 zero3", "dp2 ep2 zero3 recompute=full mbs2", "tp2 sp", "tp2 sp ep2 mbs2", "pp2",
                       "pp2 zb-h1 mbs2"],
+    "tiny-glm": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "cuda_graph", "precision=fp8",
+                 "offload=optimizer:0.5", "dp2 ep2 zero1", "dp2 zero3", "tp2 sp", "tp2 sp mbs2", "cp2 ep2", "pp2",
+                 "pp2 zb-h1 mbs2"],
 }
 # Of four ranks: axes together.
 PLANS_OF_FOUR = {
@@ -95,6 +103,7 @@ PLANS_OF_FOUR = {
     "tiny-scout": ["tp2 sp dp2 ep2 etp2 zero1", "pp2 dp2 ep2", "tp2 sp cp2 cp_comm=a2a", "cp4 cp_comm=a2a"],
     "tiny-next": ["tp2 sp pp2", "tp2 sp dp2 ep2 zero1", "dp4 ep4 zero3", "pp2 dp2 ep2"],
     "tiny-nemotron": ["tp2 sp pp2", "tp2 sp dp2 ep2 zero1", "dp4 ep4 zero3", "pp2 dp2 ep2"],
+    "tiny-glm": ["tp2 sp pp2", "dp4 ep4 zero3", "pp2 dp2 ep2"],
 }
 
 

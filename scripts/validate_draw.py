@@ -76,7 +76,8 @@ STRATA_OF_FOUR = [
 MODELS = ["gpt-oss-20b", "llama3-8b", "mixtral-8x7b", "moonlight-16b-a3b", "qwen2.5-14b", "qwen3-14b", "qwen3-30b-a3b",
           "qwen3-4b", "qwen3-8b", "llama2-7b", "llama2-13b", "phi-4", "qwen3-32b", "glm4.5-air", "seed-oss-36b",
           "mixtral-8x22b", "llama3-70b", "qwen3-0.6b", "qwen3-1.7b", "gpt-oss-120b", "qwen3-235b-a22b",
-          "llama4-scout-17b-16e", "qwen3-next-80b-a3b", "nemotron-3-nano-30b-a3b", "nemotron-h-8b"]
+          "llama4-scout-17b-16e", "qwen3-next-80b-a3b", "nemotron-3-nano-30b-a3b", "nemotron-h-8b", "deepseek-v3",
+          "qwen3.5-9b", "qwen3.5-35b-a3b", "nemotron-3-super-120b-a12b"]
 TOKENS_OF_GPU = 65536  # of a step
 RANKED = 40            # plans of a search that one is drawn from
 DEPTHS = [2, 4, 6, 8, 12, 16, 24]
@@ -129,8 +130,7 @@ def draw_from_search(args, folder):
         model = waiting.pop()
         gpus = chance.choice([args.of] if args.of else [g for g in (1, 2, 4, 8) if g <= args.gpus])
         length = chance.choice([2048, 4096, 8192])
-        with open(os.path.join(ZOO, model + ".json")) as file:
-            whole = json.load(file)["num_hidden_layers"]
+        whole = text_model(fields_of(model))["num_hidden_layers"]
         for layers in chance.sample([d for d in DEPTHS if d <= whole], len([d for d in DEPTHS if d <= whole])):
             plans = ranked(args, folder, model, layers, gpus, length)
             if plans:
@@ -139,13 +139,23 @@ def draw_from_search(args, folder):
     return lines
 
 
-def model_file(folder, model, layers):
+def fields_of(model):
     with open(os.path.join(ZOO, model + ".json")) as file:
-        fields = json.load(file)
-    fields["num_hidden_layers"] = layers or fields["num_hidden_layers"]
-    for each in {"layer_types", "hybrid_override_pattern"} & fields.keys():
-        fields[each] = fields[each][:fields["num_hidden_layers"]]
-    path = os.path.join(folder, f"{model}-{fields['num_hidden_layers']}.json")
+        return json.load(file)
+
+
+def text_model(fields):
+    """What holds the layers: of a model with a tower, its text model."""
+    return fields.get("text_config", fields)
+
+
+def model_file(folder, model, layers):
+    fields = fields_of(model)
+    text = text_model(fields)
+    text["num_hidden_layers"] = layers or text["num_hidden_layers"]
+    for each in {"layer_types", "hybrid_override_pattern"} & text.keys():
+        text[each] = text[each][:text["num_hidden_layers"]]
+    path = os.path.join(folder, f"{model}-{text['num_hidden_layers']}.json")
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
         json.dump(fields, file)
     os.replace(file.name, path)  # a run beside this one may read it now

@@ -30,12 +30,14 @@ inline ModelSpec tied_gpt_model() {
 }
 
 // Multi-token prediction, with a weight of its loss that no default has.
-inline ModelSpec predicting_model() {
-  ModelSpec m = load_model("tiny-mla");
-  m.name = "tiny-mla, predicting two tokens";
+inline ModelSpec predicting(ModelSpec m) {
+  m.name += ", predicting two tokens";
   m.num_mtp_layers = 1;
   m.mtp_loss_weight = 0.3;
   return m;
+}
+inline ModelSpec predicting_model() {
+  return predicting(load_model("tiny-mla"));
 }
 
 // As Qwen3-VL's smaller models.
@@ -188,10 +190,11 @@ inline ModelSpec smaller(ModelSpec m) {
 // One of every kind.
 inline std::vector<ModelSpec> tiny_models() {
   std::vector<ModelSpec> models = {
-      biased_model(),         gated_model(),         load_model("tiny"),   load_model("tiny-moe"),
-      load_model("tiny-mla"), tied_model(),          balanced_model(),     tied_gpt_model(),
-      predicting_model(),     load_model("tiny-vl"), dense_vision_model(), chunked_model(),
-      delta_net_model(),      mamba_model()};
+      biased_model(),         gated_model(),          load_model("tiny"),
+      load_model("tiny-moe"), load_model("tiny-mla"), tied_model(),
+      balanced_model(),       tied_gpt_model(),       predicting_model(),
+      load_model("tiny-vl"),  dense_vision_model(),   chunked_model(),
+      delta_net_model(),      mamba_model(),          predicting(delta_net_model())};
   for (ModelSpec& model : models) model = smaller(std::move(model));
   return models;
 }

@@ -79,12 +79,10 @@ void finish(CpuRank& rank, const Command& c) {
   log_sum.commit();
 }
 
-// Of the mean over the global batch, weighted where it is multi-token prediction's.
 void backward(CpuRank& rank, const Command& c) {
   Values logits(rank.tensor(c, c.reads[0])), log_sum(rank.tensor(c, c.reads[1]));
   Values dlogits(rank.tensor(c, c.writes[0]), false);
-  const double weight = c.op->ahead > 0 ? rank.job.model.mtp_loss_weight : 1.0;
-  const double scale = weight / static_cast<double>(rank.predictions(c.op->ahead));
+  const double scale = rank.loss_weight(c.op->ahead);
   const std::vector<std::int32_t> targets = targets_of(rank, c);
   const std::vector<float> ones(log_sum.all().size(), 1.0F);  // the log-sum is in the maxima
   math::cross_entropy_backward(logits.matrix(), shard_of(rank, logits.matrix().cols), targets,

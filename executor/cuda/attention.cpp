@@ -235,9 +235,9 @@ void launch_loss(CudaRank& rank, const Command& c, const Rowwise& work, cudaStre
   // Every token's loss is added once, by the first rank of its tensor-parallel group.
   const auto count = [&](const Tensor& loss) {
     if (rank.at.tp > 0 || c.op->recomputed) return;
-    kernels::add_losses(rank.sums(), float_of(loss), loss.elements(), stream);
+    kernels::add_losses(rank.losses(c.op->ahead), float_of(loss), loss.elements(), stream);
   };
-  const std::int32_t* targets = rank.targets(c.action.microbatch);
+  const std::int32_t* targets = rank.targets(c.action.microbatch, c.op->ahead);
   if (work.kind == RowwiseKind::cross_entropy) {
     const Tensor logits = rank.tensor(c, c.reads[0]);
     const Tensor loss = rank.tensor(c, c.writes[0]), log_sum = rank.tensor(c, c.writes[1]);
@@ -250,8 +250,7 @@ void launch_loss(CudaRank& rank, const Command& c, const Rowwise& work, cudaStre
   } else if (work.kind == RowwiseKind::cross_entropy_backward) {
     const Tensor logits = rank.tensor(c, c.reads[0]), log_sum = rank.tensor(c, c.reads[1]);
     const Tensor dlogits = rank.tensor(c, c.writes[0]);
-    const ParallelPlan& plan = rank.job.plan;
-    const double scale = 1.0 / static_cast<double>(plan.global_batch_size * plan.seq_len);
+    const double scale = rank.loss_weight(c.op->ahead);
     kernels::cross_entropy_backward(bf16_of(dlogits), bf16_of(logits), float_of(log_sum),
                                     shard_of(rank, logits.cols), targets, static_cast<float>(scale),
                                     logits.rows, logits.cols, stream);
@@ -263,7 +262,7 @@ void launch_loss(CudaRank& rank, const Command& c, const Rowwise& work, cudaStre
     QPLAN_CHECK(c.op->role == Role::loss_finish, "a scale belongs to the loss");
     const Tensor loss = rank.tensor(c, c.writes[0]), log_sum = rank.tensor(c, c.writes[1]);
     kernels::loss_finish(float_of(loss), float_of(log_sum), float_of(rank.tensor(c, c.reads[2])),
-                         loss.elements(), stream);
+                         targets, loss.elements(), stream);
     count(loss);
   }
 }

@@ -178,7 +178,7 @@ void embed(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream)
                  rank.positions_on_device()};
     }
     kernels::embed(bf16_of(y), int64_of(kept), bf16_of(table), first, p.rows,
-                   rank.ids(c.action.microbatch), learned, y.rows, y.cols, stream);
+                   rank.ids(c.action.microbatch, c.op->ahead), learned, y.rows, y.cols, stream);
     return;
   }
   const Tensor dy = rank.tensor(c, c.reads[0]), kept = rank.tensor(c, c.reads[1]);

@@ -11,7 +11,7 @@
 namespace qplan {
 namespace {
 
-constexpr std::int64_t kSumBytes = 2 * sizeof(double);
+constexpr std::int64_t kSumBytes = CudaRank::kSums * sizeof(double);
 
 void upload(const DeviceMemory& to, const void* from, std::int64_t bytes) {
   check(cudaMemcpy(to.get(), from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice));
@@ -43,7 +43,8 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
   sums_on_host_ = host_memory(kSumBytes);
   const std::vector<std::int64_t> where = positions();
   rows_ = std::ssize(where);
-  token_bytes_ = 2 * job.plan.num_microbatches() * rows_ * 4;
+  if (job.model.num_mtp_layers > 0) ++shifts_;
+  token_bytes_ = shifts_ * job.plan.num_microbatches() * rows_ * 4;
   tokens_ = take(token_bytes_);
   tokens_on_host_ = host_memory(token_bytes_);
   const std::vector<std::int32_t> narrow(where.begin(), where.end());
@@ -141,19 +142,21 @@ void CudaRank::begin_step(cudaStream_t stream) {
   auto* host = static_cast<std::int32_t*>(at_bytes(tokens_on_host_.get()));
   const auto microbatches = static_cast<int>(job.plan.num_microbatches());
   for (int m = 0; m < microbatches; ++m) {
-    for (const int shift : {0, 1}) host = std::ranges::copy(tokens(m, shift), host).out;
+    for (int shift = 0; shift < shifts_; ++shift) {
+      host = std::ranges::copy(tokens(m, shift), host).out;
+    }
   }
-  const auto bytes = static_cast<std::size_t>(2 * microbatches * rows_ * 4);
-  check(
-      cudaMemcpyAsync(tokens_.get(), tokens_on_host_.get(), bytes, cudaMemcpyHostToDevice, stream));
+  check(cudaMemcpyAsync(tokens_.get(), tokens_on_host_.get(),
+                        static_cast<std::size_t>(token_bytes_), cudaMemcpyHostToDevice, stream));
   check(cudaMemsetAsync(sums_.get(), 0, kSumBytes, stream));
 }
 
 void CudaRank::end_step() {
   check(cudaMemcpy(sums_on_host_.get(), sums_.get(), kSumBytes, cudaMemcpyDeviceToHost));
   const auto* values = static_cast<const double*>(at_bytes(sums_on_host_.get()));
-  loss = values[0] / static_cast<double>(job.plan.global_batch_size * job.plan.seq_len);
-  grad_norm = std::sqrt(values[1]);
+  grad_norm = std::sqrt(values[0]);
+  loss = values[1] / static_cast<double>(predictions(0));
+  if (shifts_ > 2) mtp_loss = values[2] / static_cast<double>(predictions(1));
 }
 
 }  // namespace qplan

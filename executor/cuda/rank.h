@@ -32,18 +32,24 @@ class CudaRank : public Rank {
   // Loss and gradient norm of the step, once the device has finished it.
   void end_step();
 
-  // One token id for each row of a microbatch, and its target.
-  [[nodiscard]] const std::int32_t* ids(int microbatch) const { return tokens_at(microbatch, 0); }
-  [[nodiscard]] const std::int32_t* targets(int microbatch) const {
-    return tokens_at(microbatch, 1);
+  // One token id for each row of a microbatch, and its target; of multi-token prediction those one
+  // further `ahead`, where behind a sequence's end there is none: -1.
+  [[nodiscard]] const std::int32_t* ids(int microbatch, int ahead) const {
+    return tokens_at(microbatch, ahead);
+  }
+  [[nodiscard]] const std::int32_t* targets(int microbatch, int ahead) const {
+    return tokens_at(microbatch, 1 + ahead);
   }
   // Of each row of a microbatch, in its sequence.
   [[nodiscard]] const std::int32_t* positions_on_device() const {
     return static_cast<const std::int32_t*>(at_bytes(positions_.get()));
   }
-  // The step's sum of losses and of squared gradients; after the step's edge, of all ranks.
+  // The step's sums, kSums of them: squared gradients, losses, and those of multi-token prediction.
+  // After the step's edge, of all ranks.
+  static constexpr std::size_t kSums = 3;
   [[nodiscard]] double* sums() const { return static_cast<double*>(at_bytes(sums_.get())); }
-  [[nodiscard]] double* squares() const { return sums() + 1; }
+  [[nodiscard]] double* squares() const { return sums(); }
+  [[nodiscard]] double* losses(int ahead) const { return sums() + 1 + ahead; }
   [[nodiscard]] kernels::Rotation rotation() const { return rotation_; }
   // Of layers that do not rotate.
   [[nodiscard]] kernels::QueryFactors temperatures() const { return temperatures_; }
@@ -72,12 +78,13 @@ class CudaRank : public Rank {
   static void* at_bytes(std::byte* p) { return p; }
   [[nodiscard]] const std::int32_t* tokens_at(int microbatch, int shift) const {
     const auto* first = static_cast<const std::int32_t*>(at_bytes(tokens_.get()));
-    return first + (2 * microbatch + shift) * rows_;
+    return first + (shifts_ * microbatch + shift) * rows_;
   }
   DeviceMemory take(std::int64_t bytes);
   void make_rotation();
   void make_temperatures();
 
+  int shifts_ = 2;  // of a row's token: itself, the next one, and what is predicted beyond
   std::int64_t rows_ = 0, token_bytes_ = 0, extra_bytes_ = CublasLt::kWorkspaceBytes;
   DeviceMemory arena_memory_, scratch_, sums_, tokens_, positions_, angles_, query_factors_;
   HostMemory tokens_on_host_, sums_on_host_;

@@ -117,6 +117,7 @@ class GpuRun {
                          rank_.grad_norm, result_.step_time.back()});
     }
     result_.loss.push_back(rank_.loss);
+    if (job_.model.num_mtp_layers > 0) result_.mtp_loss.push_back(rank_.mtp_loss);
     result_.grad_norm.push_back(rank_.grad_norm);
     if (!std::isfinite(rank_.loss)) {
       throw DeviceError(

@@ -14,9 +14,6 @@ inline std::string_view unexecuted_part(const ModelSpec& m) {
     return "multi-token prediction beside a tied embedding or learned positions";
   }
   if (m.num_mtp_layers > 0 && m.vision) return "multi-token prediction beside a vision tower";
-  if (m.num_mtp_layers > 0 && (m.delta_net || m.mamba)) {
-    return "multi-token prediction beside Gated DeltaNet or Mamba-2";
-  }
   if (m.attention_output_gate && !m.qk_norm) return "a gate on attention's output without norms";
   const auto rotates = [](const LayerKind& layer) { return layer.rotates; };
   if (m.qk_norm && !std::all_of(m.layers.begin(), m.layers.end(), rotates)) {

@@ -33,9 +33,9 @@ TEST_CASE("two steps of every kind of model are the reference backend's") {
                            "mbs2 gbs4 seq32 zero3 recompute=full lora4",
                            "mbs2 gbs4 seq32 lora4 lora_targets=k_proj+o_proj+up_proj+experts"}) {
     for (const ModelSpec& model :
-         {load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"), tied_gpt_model(),
-          biased_model(), chunked_model(), rotating_neighbours_model(), wide_delta_net_model(),
-          wide_mamba_model()}) {
+         {load_model("tiny"), load_model("tiny-moe"), tied_gpt_model(), biased_model(),
+          chunked_model(), rotating_neighbours_model(), predicting_model(),
+          predicting(wide_delta_net_model()), predicting(wide_mamba_model())}) {
       const ParallelPlan plan = parse_plan(line);
       CAPTURE(std::string(line));
       CAPTURE(model.name);
@@ -43,6 +43,10 @@ TEST_CASE("two steps of every kind of model are the reference backend's") {
       const RunResult emulated = run_on_gpu(model, plan, {}, options_of(model, 2), {});
       for (std::size_t i = 0; i < reference.loss.size(); ++i) {
         CHECK(std::abs(emulated.loss[i] / reference.loss[i] - 1) < 2e-3);
+      }
+      REQUIRE(emulated.mtp_loss.size() == reference.mtp_loss.size());
+      for (std::size_t i = 0; i < reference.mtp_loss.size(); ++i) {
+        CHECK(std::abs(emulated.mtp_loss[i] / reference.mtp_loss[i] - 1) < 2e-3);
       }
       const std::vector<ModelParameter> parameters = model_parameters(model, plan.lora());
       for (std::size_t i = 0; i < parameters.size(); ++i) {

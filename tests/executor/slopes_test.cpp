@@ -81,6 +81,14 @@ std::vector<ModelSpec> small_models() {
   // DeepSeek-V2's full queries beside latent keys.
   ModelSpec full_queries = two_layers(load_model("tiny-mla"), "full queries");
   full_queries.mla->q_lora_rank = 0;
+  // Qwen3.5's projections apart, and its layer that predicts another token; with experts and
+  // without.
+  ModelSpec of_qwen = predicting(delta_net_model());
+  of_qwen.delta_net->packed_projections = false;
+  ModelSpec dense_qwen = of_qwen;
+  dense_qwen.name += ", dense";
+  dense_qwen.moe.reset();
+  for (LayerKind& layer : dense_qwen.layers) layer.moe = false;
   return {two_layers(load_model("tiny"), "tiny"),
           two_layers(load_model("tiny-moe"), "tiny-moe"),
           two_layers(load_model("tiny-mla"), "tiny-mla"),
@@ -95,7 +103,10 @@ std::vector<ModelSpec> small_models() {
           without_choice(load_model("tiny-vl")),
           without_choice(chunked_model()),
           without_choice(delta_net_model()),
-          without_choice(mamba_model())};
+          without_choice(mamba_model()),
+          without_choice(of_qwen),
+          dense_qwen,
+          without_choice(predicting(mamba_model()))};
 }
 
 // Weights five times as large as at initialization: gradients and the loss's changes are far above

@@ -42,6 +42,10 @@ void check_against_reference(const std::string& line, const ModelSpec& model) {
   for (std::size_t i = 0; i < reference.loss.size(); ++i) {
     CHECK(std::abs(gpu.loss[i] / reference.loss[i] - 1) < (narrow ? 4e-3 : 2e-3));
   }
+  REQUIRE(gpu.mtp_loss.size() == reference.mtp_loss.size());
+  for (std::size_t i = 0; i < reference.mtp_loss.size(); ++i) {
+    CHECK(std::abs(gpu.mtp_loss[i] / reference.mtp_loss[i] - 1) < (narrow ? 4e-3 : 2e-3));
+  }
   CHECK(std::abs(gpu.grad_norm[0] / reference.grad_norm[0] - 1) < (narrow ? 3e-2 : 1e-2));
   // Adapters beside frozen random weights learn less in eight steps than all weights do.
   CHECK(gpu.loss.back() < gpu.loss.front() - (plan.lora_rank > 0 ? 0.01 : 0.1));
@@ -92,6 +96,14 @@ TEST_CASE("experts train on a GPU as on the reference backend") {
 TEST_CASE("latent attention and sigmoid routers train on a GPU as on the reference backend") {
   check_against_reference("mbs2 gbs4 seq128", "tiny-mla");
   check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", "tiny-mla", 0.01);
+}
+
+TEST_CASE("multi-token prediction trains on a GPU as on the reference backend") {
+  check_against_reference("mbs2 gbs4 seq128", predicting_model());
+  check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", predicting_model());
+  check_against_reference("gbs4 seq128 zero3 precision=fp8", predicting_model());
+  check_against_reference("mbs2 gbs4 seq128 zero1", predicting(wide_delta_net_model()));
+  check_against_reference("mbs2 gbs4 seq128 recompute=full", predicting(wide_mamba_model()));
 }
 
 TEST_CASE("an optimizer on the host takes the device's steps") {

@@ -282,9 +282,8 @@ TEST_CASE("our executor refuses what it has no kernels for, and says which part"
         "a rule of rotary scaling other than linear, llama3 and yarn");
   CHECK(rules::unexecuted_part(of_type("deepseek_v32", kIndexed)) ==
         "attention to keys that an indexer chooses");
-  CHECK(rules::unexecuted_part(load_model("nemotron-3-super-120b-a12b")) ==
-        "multi-token prediction beside Gated DeltaNet or Mamba-2");
-  for (const char* runs : {"llama4-scout-17b-16e", "qwen3-next-80b-a3b", "nemotron-h-8b"}) {
+  for (const char* runs : {"llama4-scout-17b-16e", "qwen3-next-80b-a3b", "nemotron-h-8b",
+                           "qwen3.5-9b", "nemotron-3-super-120b-a12b", "deepseek-v3"}) {
     CHECK(rules::unexecuted_part(load_model(runs)).empty());
   }
   CHECK(rules::unexecuted_part(load_model("qwen2.5-vl-7b")) ==

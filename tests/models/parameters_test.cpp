@@ -105,6 +105,23 @@ TEST_CASE("multi-token prediction keeps DeepSeek-V3's names after the last layer
   CHECK(tensor_place(model, all.back()).name == "model.layers.61.shared_head.norm.weight");
 }
 
+TEST_CASE("multi-token prediction has names of its own in Qwen3.5's checkpoints") {
+  const ModelSpec model = load_model("qwen3.5-9b");
+  std::set<std::string> names;
+  for (const ModelParameter& it : model_parameters(model)) {
+    if (it.part == ModelPart::mtp) names.insert(tensor_place(model, it).name);
+  }
+  const std::string layer = "mtp.layers.0.";
+  CHECK(names == std::set<std::string>{
+                     "mtp.fc.weight", "mtp.norm.weight", "mtp.pre_fc_norm_embedding.weight",
+                     "mtp.pre_fc_norm_hidden.weight", layer + "input_layernorm.weight",
+                     layer + "post_attention_layernorm.weight", layer + "self_attn.q_proj.weight",
+                     layer + "self_attn.k_proj.weight", layer + "self_attn.v_proj.weight",
+                     layer + "self_attn.o_proj.weight", layer + "self_attn.q_norm.weight",
+                     layer + "self_attn.k_norm.weight", layer + "mlp.gate_proj.weight",
+                     layer + "mlp.up_proj.weight", layer + "mlp.down_proj.weight"});
+}
+
 TEST_CASE("GPT-2 keeps weights transposed and q, k, v side by side") {
   const ModelSpec model = load_model("gpt3-175b");  // hidden 12288
   const auto all = model_parameters(model);
