@@ -274,6 +274,20 @@ std::optional<std::string> pods_note(const Job& job, const ParallelPlan& plan) {
                      fmt::join(waiting, ", "));
 }
 
+// What a recipe's kernels are does not follow from the word; "" where the plan says what they are.
+std::string compile_note(const Job& job, const ParallelPlan& plan) {
+  const bool compiled = job.recipe().defaults.compile;
+  if (plan.compile == compiled) return "";
+  if (compiled) {
+    return fmt::format("{} is priced with its layers compiled, whatever compile says; --framework "
+                       "fsdp2 prices modules that are not",
+                       to_word(job.framework));
+  }
+  const bool fsdp2 = job.framework == RecipeKind::fsdp2;
+  return fmt::format("what torch.compile spares is not priced by {}{}", to_word(job.framework),
+                     fsdp2 ? "; --framework fsdp2-compile prices compiled layers" : "");
+}
+
 }  // namespace
 
 std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
@@ -324,6 +338,7 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
                                human_bytes(e.capacity),
                                human_bytes(job.hardware.gpu.usable_memory)));
   }
+  if (auto note = compile_note(job, plan); !note.empty()) list.push_back(std::move(note));
   if (const auto note = emit_note(job, plan)) list.push_back(*note);
   if (job.model.moe && plan.routing != Routing::natural) {
     list.push_back("experts are taken to be evenly loaded; --routing natural prices the busiest");

@@ -85,7 +85,7 @@ PLANS = {
     "tiny-nemotron": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "lora8", "dp2 ep2", "dp2 ep2 zero1",
                       "dp2 zero3", "dp2 ep2 zero3 recompute=full mbs2", "tp2 sp", "tp2 sp ep2 mbs2", "pp2",
                       "pp2 zb-h1 mbs2"],
-    "tiny-glm": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "cuda_graph", "precision=fp8",
+    "tiny-glm": ["", "mbs2", "recompute=full", "mbs2 recompute=selective", "cuda_graph",
                  "offload=optimizer:0.5", "dp2 ep2 zero1", "dp2 zero3", "tp2 sp", "tp2 sp mbs2", "cp2 ep2", "pp2",
                  "pp2 zb-h1 mbs2"],
 }

@@ -72,8 +72,8 @@ RunResult run_steps(const ModelSpec& model, const ParallelPlan& plan, const Proc
 }  // namespace
 
 std::vector<std::string> usual_step_models() {
-  return {"qwen3-8b",     "llama2-13b",        "qwen3-0.6b", "qwen3-30b-a3b", "gpt-oss-20b",
-          "mixtral-8x7b", "moonlight-16b-a3b", "qwen3.5-9b", "nemotron-h-8b"};
+  return {"qwen3-8b",     "llama2-13b",        "qwen3-0.6b", "qwen3-30b-a3b",   "gpt-oss-20b",
+          "mixtral-8x7b", "moonlight-16b-a3b", "qwen3.5-9b", "qwen3.5-35b-a3b", "nemotron-h-8b"};
 }
 
 ModelSpec few_layers_of(ModelSpec model) {

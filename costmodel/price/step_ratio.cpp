@@ -82,6 +82,13 @@ WorkPoint point(const StateSpaceScan& w) {
       {as_double(w.seq_len), as_double(w.batch * w.heads), as_double(w.head_dim * w.state_size)}};
 }
 
+// At a step's end its kernels find the GPU's power limit far away.
+WorkPoint point(const Update& w) {
+  if (!w.fused) return {};
+  const std::string kind = fmt::format("update {}", to_word(w.optimizer));
+  return {kind, kind, {as_double(w.params)}};
+}
+
 WorkPoint point(const Collective& w, int ranks) {
   if (w.expert_parallel_library || ranks < 2) return {};
   const std::string kind = fmt::format("{} {}", to_word(w.kind), ranks);
@@ -97,6 +104,7 @@ WorkPoint point_of(const Work& work, int ranks) {
                                [](const Rowwise& w) { return point(w); },
                                [](const GatedDeltaRule& w) { return point(w); },
                                [](const StateSpaceScan& w) { return point(w); },
+                               [](const Update& w) { return point(w); },
                                [&](const Collective& w) { return point(w, ranks); },
                                [](const auto&) { return WorkPoint(); }},
                     work);

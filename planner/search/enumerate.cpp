@@ -43,20 +43,27 @@ std::vector<E> members(EnumSet<E> set) {
 std::vector<Offload> offload_choices(const Recipe& recipe) {
   const StateOffload has = recipe.can.offload;
   std::vector<Offload> choices = {{}};
-  if (has == StateOffload::optimizer) choices.push_back({.optimizer = 1.0});
+  // A share of it where the rest fits (the best plans are tried with as little as must be).
+  if (has == StateOffload::optimizer) {
+    choices.push_back({.optimizer = 0.25});
+    choices.push_back({.optimizer = 1.0});
+  }
   if (has == StateOffload::whole) choices.push_back({.optimizer = 1.0, .params = true});
   return choices;
 }
 
-// What to recompute: nothing, everything, the first half of each chunk (Megatron's block method;
-// others have no word for it), and the modules that free memory (docs/reference/physics.md 5.4).
-// core_attn frees nothing under fused attention and is left to who asks for it.
+// What to recompute: nothing, everything, the first quarters of each chunk (Megatron's block
+// method; others have no word for it), and the modules that free memory
+// (docs/reference/physics.md 5.4). core_attn frees nothing under fused attention and is left to who
+// asks for it.
 std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& recipe,
                                          int layers_per_chunk) {
   std::vector<Recompute> choices = {{}, {.kind = RecomputeKind::full, .modules = {}, .layers = 0}};
   const EnumSet<RecomputeChoice> has = recipe.can.recompute;
-  if (layers_per_chunk > 1 && has.has(RecomputeChoice::blocks)) {
-    choices.push_back({.kind = RecomputeKind::full, .modules = {}, .layers = layers_per_chunk / 2});
+  for (int quarters = 3; quarters > 0 && has.has(RecomputeChoice::blocks); --quarters) {
+    const int layers = layers_per_chunk * quarters / 4;
+    if (layers == 0 || layers == choices.back().layers) break;
+    choices.push_back({.kind = RecomputeKind::full, .modules = {}, .layers = layers});
   }
   const auto selective = [&](std::initializer_list<RecomputeModule> modules) {
     Recompute r{.kind = RecomputeKind::selective, .modules = {}, .layers = 0};
@@ -97,24 +104,25 @@ struct Chunking {
 };
 
 // Chunks of layers that each rank of an interleaved pipeline may have: as many as a layout has
-// stages for; else those among which layers divide; where none do, any few if a search may place
-// layers, for it evens them out, or those among which embedding and loss divide as a layer each.
+// stages for; any few where a search may place layers, for it evens them out; else those among
+// which layers divide, or where none do embedding and loss as a layer each.
 std::vector<int> interleavings(const ModelSpec& model, const Recipe& recipe,
                                const SearchSpace& space, int pp) {
   constexpr int kMost = 12;
+  const std::int64_t with_ends = model.num_layers + 2 + model.num_mtp_layers;
   const auto those = [&](auto fills) {
     std::vector<int> chunks;
-    for (int v = 2; v <= kMost && std::int64_t{pp} * v <= model.num_layers; ++v) {
+    for (int v = 2; v <= kMost && std::int64_t{pp} * v <= with_ends; ++v) {
       if (fills(std::int64_t{pp} * v)) chunks.push_back(v);
     }
     return chunks;
   };
   const std::vector<int>& layout = space.job.pipeline_layout;
   if (!layout.empty()) return those([&](auto stages) { return stages == std::ssize(layout); });
+  if (recipe.can.takes_layout) return those([](auto) { return true; });
   std::vector<int> even = those([&](auto stages) { return model.num_layers % stages == 0; });
   if (!even.empty()) return even;
-  const std::int64_t with_ends = model.num_layers + 2 + model.num_mtp_layers;
-  return those([&](auto stages) { return recipe.can.takes_layout || with_ends % stages == 0; });
+  return those([&](auto stages) { return with_ends % stages == 0; });
 }
 
 std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,

@@ -10,19 +10,11 @@
 #include "planner/rules/feasible.h"
 #include "planner/search/layout.h"
 #include "planner/search/parallel_for.h"
+#include "planner/search/refine.h"
 #include "planner/search/sieve.h"
 
 namespace qplan {
 namespace {
-
-constexpr Seconds kNever(std::numeric_limits<double>::infinity());
-
-struct Candidate {
-  ParallelPlan plan;
-  Bytes device_peak;
-  Seconds step_time = kNever;
-  bool refused = false;  // by SearchOptions::accepts
-};
 
 bool better(const Candidate& a, const Candidate& b) {
   return a.step_time < b.step_time;
@@ -66,25 +58,11 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
   return simulated;
 }
 
-// Whether the search says which stage has which layers.
-bool places_layers(const CostModel& cost, const SearchSpace& space) {
-  return space.job.pipeline_layout.empty() && cost.recipe().can.takes_layout;
-}
-
 bool worth_evening(const CostModel& cost, const ParallelPlan& plan, const BestTimes& best,
                    bool prune) {
   constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
   const StepBound bound = cost.lower_bound(plan);
   return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened, kFewest));
-}
-
-// The plan with its layers moved; nothing where they are where they would be.
-std::optional<ParallelPlan> evened(const CostModel& cost, const ParallelPlan& plan) {
-  ParallelPlan even = plan;
-  even.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
-  if (even.pipeline_layout.empty()) return std::nullopt;
-  if (even.pipeline_layout == stage_layers(cost.model(), plan)) return std::nullopt;
-  return even;
 }
 
 void add(std::string_view rule, const Refused& refused, SearchResult& to) {
@@ -126,73 +104,6 @@ std::deque<Found> even_out(const CostModel& cost, const SearchSpace& space,
     found[b] = even.take();
   });
   for (const Ruled& of_batch : ruled) count(of_batch, result);
-  return found;
-}
-
-// With as few of each chunk's layers recomputed as fit (Megatron's block method), or as many as
-// were asked for; nothing where none fit but all.
-std::optional<Candidate> recomputing_least(const CostModel& cost, const SearchOptions& options,
-                                           const ParallelPlan& plan, bool asked) {
-  const std::vector<int> layers = stage_layers(cost.model(), plan);
-  Candidate least{plan, {}};
-  PlanSifter sifter(cost);
-  const auto fits = [&](int count) {
-    least.plan.recompute.layers = count;
-    Allowed tried{least.plan};
-    weigh(cost, options, sifter, tried);
-    least.device_peak = tried.device_peak;
-    return tried.room == Room::fits;
-  };
-  int few = asked ? plan.recompute.layers : 1;
-  int many = asked ? few : *std::max_element(layers.begin(), layers.end()) - 1;
-  while (few < many) {
-    const int half = (few + many) / 2;
-    if (fits(half)) {
-      many = half;
-    } else {
-      few = half + 1;
-    }
-  }
-  if (few > many || !fits(few)) return std::nullopt;
-  return least;
-}
-
-// The best of the plans that recompute whole layers once more, with fewer of them recomputed, and
-// moved between stages: how many is a question of memory, and no bound says what comes of it.
-std::vector<Candidate> recompute_less(const CostModel& cost, const SearchSpace& space,
-                                      const SearchOptions& options,
-                                      const std::vector<Candidate>& simulated,
-                                      SearchResult& result) {
-  if (!cost.recipe().can.recompute.has(RecomputeChoice::blocks)) return {};
-  std::vector<Candidate> best;
-  std::copy_if(simulated.begin(), simulated.end(), std::back_inserter(best),
-               [](const Candidate& c) { return !c.refused; });
-  std::stable_sort(best.begin(), best.end(), better);
-  best.resize(std::min(best.size(), kFewest));
-  std::erase_if(best,
-                [](const Candidate& c) { return c.plan.recompute.kind != RecomputeKind::full; });
-  const bool asked = !space[&ParallelPlan::recompute].empty();
-  const Rules rules(cost, space, options);
-  Ruled ruled;
-  std::vector<Candidate> found;
-  const auto is_known = [&](const ParallelPlan& plan) {
-    const auto same = [&](const Candidate& c) { return c.plan == plan; };
-    return std::any_of(simulated.begin(), simulated.end(), same) ||
-           std::any_of(found.begin(), found.end(), same);
-  };
-  const auto add = [&](const ParallelPlan& plan) {
-    const auto least = recomputing_least(cost, options, plan, asked);
-    if (least && !is_known(least->plan) && ruled.allows(rules, least->plan)) {
-      found.push_back(*least);
-    }
-  };
-  for (const Candidate& c : best) {
-    if (asked && c.plan.recompute.layers == 0) continue;
-    if (!asked) add(c.plan);
-    if (!places_layers(cost, space) || c.plan.pp == 1) continue;
-    if (const auto even = evened(cost, c.plan)) add(*even);
-  }
-  count(ruled, result);
   return found;
 }
 
@@ -249,6 +160,25 @@ std::vector<Candidate> simulate_evened(const CostModel& cost, const SearchSpace&
   return simulated;
 }
 
+// Adds steps aside from the best plans, as long as one of them is among the best, a few times at
+// most.
+void add_neighbours(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
+                    BestTimes& best, std::vector<Candidate>& simulated) {
+  constexpr int kSteps = 4;
+  std::vector<Candidate> known = simulated;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Candidate> found = neighbours_of_best(cost, space, options, known);
+    if (found.empty()) return;
+    append(found, known);  // each is tried once
+    const Seconds limit = best.limit(kFewest);
+    std::vector<Candidate> priced = price(cost, options, std::move(found), best);
+    std::erase_if(priced, [](const Candidate& c) { return c.refused; });
+    append(priced, known);
+    append(std::move(priced), simulated);
+    if (!(best.limit(kFewest) < limit)) return;
+  }
+}
+
 SearchResult search_world(const CostModel& cost, const SearchSpace& space,
                           const SearchOptions& options) {
   const std::vector<Skeleton> work = skeletons(cost.model(), cost.recipe(), cost.hardware(), space);
@@ -269,13 +199,12 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   std::vector<Candidate> simulated = simulate(cost, options, queue, best);
   append(simulate_evened(cost, space, options, queue, best, result), simulated);
   count_misfits(queue.found(), result);
-  append(price(cost, options, recompute_less(cost, space, options, simulated, result), best),
-         simulated);
   std::int64_t refused = 0;
   for (const auto& [rule, of_rule] : result.infeasible) refused += of_rule.plans;
   result.simulated = std::ssize(simulated);
   result.bounded_out = result.considered - refused - result.out_of_memory - result.simulated;
   leave_out_refused(simulated, result);
+  add_neighbours(cost, space, options, best, simulated);
   std::stable_sort(simulated.begin(), simulated.end(), better);
   for (const Candidate& c : simulated) {
     if (static_cast<int>(result.plans.size()) == options.top) break;

@@ -58,7 +58,7 @@ struct SearchResult {
   std::vector<RankedPlan> pareto;  // of simulated plans: none better in both time and memory
   std::map<std::string, Refused> infeasible;  // by rule
   // They sum to the first, with `infeasible`. Whether a plan fits is not asked where its computing
-  // alone takes longer than the best steps found.
+  // alone takes longer than the best steps found. Neighbours of the best plans are not counted.
   std::int64_t considered = 0, out_of_memory = 0, bounded_out = 0, simulated = 0;
   std::optional<RankedPlan> smallest;  // with nothing feasible: the plan that needs least memory
 };

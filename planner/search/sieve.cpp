@@ -148,8 +148,8 @@ void BestTimes::add(Seconds time) {
   if (times_.size() > wanted_) times_.pop_back();
 }
 
-Seconds BestTimes::limit() const {
-  return times_.size() < wanted_ ? Seconds(std::numeric_limits<double>::infinity()) : times_.back();
+Seconds BestTimes::limit(std::size_t few) const {
+  return times_.size() < few ? Seconds(std::numeric_limits<double>::infinity()) : times_[few - 1];
 }
 
 ByBound::ByBound(const CostModel& cost, const SearchOptions& options,

@@ -141,7 +141,8 @@ class BestTimes {
     return times_.size() >= few && bound > times_[few - 1];
   }
   // The longest that is not ruled out.
-  [[nodiscard]] Seconds limit() const;
+  [[nodiscard]] Seconds limit() const { return limit(wanted_); }
+  [[nodiscard]] Seconds limit(std::size_t few) const;
 
  private:
   std::size_t wanted_;

@@ -14,10 +14,17 @@ namespace {
 
 using Written = std::vector<WrittenOption>;
 
-// Hopper and older order kernels by one queue; Megatron-FSDP wants several (arguments.py:1450).
-std::string_view queue_line(const Subject& s) {
-  return s.recipe == RecipeKind::megatron_fsdp ? "unset CUDA_DEVICE_MAX_CONNECTIONS\n"
-                                               : "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
+// Hopper and older order kernels by one queue; where experts' exchanges run beside compute one
+// would put them behind each other, and Megatron only advises (arguments.py:1477; as many as
+// Megatron-Bridge's performance scripts give, perf_plugins.py).
+std::string_view queues(const Subject& s) {
+  return s.plan.overlap.has(OverlapKind::ep) ? "32" : "1";
+}
+
+// Megatron-FSDP wants several (arguments.py:1450).
+std::string queue_line(const Subject& s) {
+  if (s.recipe == RecipeKind::megatron_fsdp) return "unset CUDA_DEVICE_MAX_CONNECTIONS\n";
+  return fmt::format("export CUDA_DEVICE_MAX_CONNECTIONS={}\n", queues(s));
 }
 
 // Dropless experts change their shapes every step, which fragments a caching allocator.
@@ -441,7 +448,7 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
       "ray start --head --node-ip-address \"$MASTER_ADDR\" --num-gpus {0} --disable-usage-stats\n"
       "ray job submit --address=http://127.0.0.1:8265 \\\n"
       "  --runtime-env-json=\"{{\\\"env_vars\\\": {{\\\"PYTHONPATH\\\": \\\"$MEGATRON_LM_DIR\\\", "
-      "\\\"CUDA_DEVICE_MAX_CONNECTIONS\\\": \\\"1\\\"{2}}}}}\" \\\n"
+      "\\\"CUDA_DEVICE_MAX_CONNECTIONS\\\": \\\"{7}\\\"{2}}}}}\" \\\n"
       "  -- python3 \"$SLIME_DIR/{3}\" \\\n"
       "  --actor-num-nodes {1} \\\n  --actor-num-gpus-per-node {5} \\\n{4}{6}"
       "  \"${{MODEL_ARGS[@]}}\" \"${{CKPT_ARGS[@]}}\" \"${{ROLLOUT_ARGS[@]}}\" \\\n"
@@ -449,7 +456,7 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
       "  \"${{SGLANG_ARGS[@]}}\" \"${{MISC_ARGS[@]}}\"\n",
       nodes_of_all(s, job).gpus, nodes.count, variables,
       job.staleness > 0 ? "train_async.py" : "train.py", job.colocated() ? "  --colocate \\\n" : "",
-      nodes.gpus, slime_node(nodes_of_all(s, job)));
+      nodes.gpus, slime_node(nodes_of_all(s, job)), queues(s));
   return {{"model.sh", remark_lines(remarks) + bash_array("MODEL_ARGS", model), false},
           {"run.sh", text, true}};
 }

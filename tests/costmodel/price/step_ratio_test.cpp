@@ -73,6 +73,13 @@ TEST_CASE("a work of a measured step is priced as it was measured, others by how
         doctest::Approx(1.0));
 }
 
+TEST_CASE("an optimizer's step is priced as the measured steps end") {
+  const HardwareProfile hardware = with_steps({{Update{.params = 500'000'000}, 0.93}});
+  CHECK(ratio_on(hardware, Update{.params = 500'000'000}) == doctest::Approx(0.93).epsilon(0.01));
+  CHECK(ratio_on(hardware, Update{.params = 2'000'000'000}) == doctest::Approx(0.93).epsilon(0.01));
+  CHECK(ratio_on(hardware, Update{.params = 500'000'000, .optimizer = OptimizerKind::muon}) == 1);
+}
+
 TEST_CASE("sums of products in fp32 lean on plain products where none was measured, fp8 does not") {
   const HardwareProfile hardware = with_steps({{product(4096, 4096, 4096), 1.1}});
   Gemm sums = product(4096, 4096, 4096);

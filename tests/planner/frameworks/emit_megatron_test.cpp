@@ -34,6 +34,11 @@ TEST_CASE("Megatron's arguments say every default that nobody wants") {
   CHECK(has_text(file(files, "train.sh"), "--nproc-per-node 8 --nnodes 8"));
   CHECK(has_text(file(files, "train.sh"), "CUDA_DEVICE_MAX_CONNECTIONS=1"));
   CHECK(has_text(file(files, "train.sbatch"), "#SBATCH --nodes=8"));
+  // One queue would put experts' exchanges behind each other.
+  Job hidden = j;
+  hidden.plan.overlap.add(OverlapKind::ep);
+  CHECK(has_text(file(emit(Framework::megatron, hidden.subject(), {}), "train.sh"),
+                 "CUDA_DEVICE_MAX_CONNECTIONS=32"));
   // A model's name is its folder's, and may hold anything.
   Job odd = j;
   odd.model.name = "my 'model' $(x)";

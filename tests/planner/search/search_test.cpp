@@ -50,7 +50,7 @@ TEST_CASE("a plan that fits once its layers are moved is found") {
   CHECK(found.out_of_memory == 1);
 }
 
-TEST_CASE("any few chunks are tried where layers divide among none") {
+TEST_CASE("any few chunks are tried where layers may be placed, else those that divide them") {
   const ModelSpec model = load_model("gpt-oss-120b");  // 36 layers
   const auto chunks = [&](int pp, RecipeKind recipe, const std::vector<int>& layout = {}) {
     SearchSpace space = space_of(pp, 64);
@@ -60,8 +60,9 @@ TEST_CASE("any few chunks are tried where layers divide among none") {
               [&](const ParallelPlan& plan) { seen.insert(plan.vpp); });
     return seen;
   };
-  CHECK(chunks(4, RecipeKind::megatron) == std::set<int>{1, 3, 9});
+  CHECK(chunks(4, RecipeKind::megatron) == std::set<int>{1, 2, 3, 4, 5, 6, 7, 8, 9});
   CHECK(chunks(5, RecipeKind::megatron) == std::set<int>{1, 2, 3, 4, 5, 6, 7});
+  CHECK(chunks(4, RecipeKind::megatron_legacy) == std::set<int>{1, 3, 9});
   // A layout says how many.
   CHECK(chunks(4, RecipeKind::megatron, {4, 4, 4, 4, 5, 5, 5, 5}) == std::set<int>{1, 2});
 }

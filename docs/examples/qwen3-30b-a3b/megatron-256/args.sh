@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 256 x h100-sxm, for megatron; written by qplan emit
-# plan: tp1 pp2 dp128 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp8 layout=3*12+4*3+0 moe_dispatcher=deepep overlap=grad+param
-# predicted: 70.6 GiB on the worst GPU of 72.8 GiB, 1.39 s a step, 11 764 tokens/s a GPU, 3.01M tokens/s
+# plan: tp1 pp2 dp128 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp7 layout=3*4+4*9+0 moe_dispatcher=deepep overlap=grad+param+ep
+# predicted: 71.5 GiB on the worst GPU of 72.8 GiB, 1.36 s a step, 12 090 tokens/s a GPU, 3.09M tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer
@@ -42,7 +42,7 @@ MODEL_ARGS=(
 PLAN_ARGS=(
   --tensor-model-parallel-size 1
   --pipeline-model-parallel-size 2
-  --pipeline-model-parallel-layout 'Ettt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|t*4|t*4|t*4|L'
+  --pipeline-model-parallel-layout 'Ettt|ttt|ttt|ttt|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|L'
   --context-parallel-size 1
   --expert-model-parallel-size 8
   --expert-tensor-parallel-size 1
@@ -52,6 +52,7 @@ PLAN_ARGS=(
   --use-distributed-optimizer
   --overlap-grad-reduce
   --overlap-param-gather
+  --overlap-moe-expert-parallel-comm
   --moe-token-dispatcher-type flex
   --moe-flex-dispatcher-backend deepep
   --moe-permute-fusion

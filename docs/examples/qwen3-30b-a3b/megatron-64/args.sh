@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 64 x h100-sxm, for megatron; written by qplan emit
-# plan: tp1 pp4 dp16 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 layout=3*12+4*3+0 moe_dispatcher=deepep overlap=grad+param
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 4.95 s a step, 13 245 tokens/s a GPU, 848k tokens/s
+# plan: tp1 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 layout=6*3+7*4+2 recompute=selective:moe_act moe_dispatcher=deepep overlap=grad+param+ep
+# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 4.55 s a step, 14 389 tokens/s a GPU, 921k tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer
@@ -41,8 +41,8 @@ MODEL_ARGS=(
 
 PLAN_ARGS=(
   --tensor-model-parallel-size 1
-  --pipeline-model-parallel-size 4
-  --pipeline-model-parallel-layout 'Ettt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|ttt|t*4|t*4|t*4|L'
+  --pipeline-model-parallel-size 2
+  --pipeline-model-parallel-layout 'Et*6|t*6|t*6|t*7|t*7|t*7|t*7|ttL'
   --context-parallel-size 1
   --expert-model-parallel-size 8
   --expert-tensor-parallel-size 1
@@ -52,9 +52,12 @@ PLAN_ARGS=(
   --use-distributed-optimizer
   --overlap-grad-reduce
   --overlap-param-gather
+  --overlap-moe-expert-parallel-comm
   --moe-token-dispatcher-type flex
   --moe-flex-dispatcher-backend deepep
   --moe-permute-fusion
+  --recompute-granularity selective
+  --recompute-modules moe_act
   --bf16
   --accumulate-allreduce-grads-in-fp32
   --cross-entropy-loss-fusion
