@@ -233,6 +233,7 @@ void set_rl_words(PredictQuestion& question, const RlJob& job) {
 AskedRl ask_rl(const PredictQuestion& question, RlJob job, AskedPlan& asked) {
   AskedRl rl{.job = std::move(job), .layout = rollout_layout_of(question.rl), .estimate = {}};
   const Job& train = *asked.job;
+  rl.job.change_of_hands = change_of_hands_in(train.choices.files);
   const std::int64_t gpus = train.gpus + rl.job.rollout_gpus;
   const auto faults = rl_faults(rl.job, train.model, asked.plan, rl.layout, gpus);
   if (!faults.empty()) throw Error(fmt::format("the step cannot be: {}", fmt::join(faults, "; ")));

@@ -402,7 +402,8 @@ Exit run_search(const Args& args, const Console& console) {
   }
   const auto job = make_job(question.choices);
   if (job->gpus == 0) throw Error(kGpusMissing);
-  const RlJob rl_job = rl_job_of(question.rl);
+  RlJob rl_job = rl_job_of(question.rl);
+  rl_job.change_of_hands = change_of_hands_in(job->choices.files);
   if (question.rl.asked()) return search_steps(*job, question, rl_job, console);
   question.defaults = set_job_words(question.space, question.words, job->model, job->gpus);
   const FoundPlans found = find_plans(*job, question, console);

@@ -30,6 +30,12 @@ struct Words<Algorithm> {
                                                              {Algorithm::ppo, "ppo"}});
 };
 
+// What a change of hands takes beside its bytes (a trainer's or an engine's states to the host or
+// back, a refit): rewards, advantages, remote calls, allocators emptied and filled. NeMo-RL's is
+// fitted, as one figure, to every second of its published GRPO steps and judged on the others;
+// verl's is what two published logs leave for one (1.1 and 0.6 s). docs/evidence/rl.md.
+inline constexpr Seconds kNemoRlChangeOfHands(7), kVerlChangeOfHands(1);
+
 struct RlJob {
   Algorithm algorithm = Algorithm::grpo;
   // Of a step (verl's train_batch_size, slime's rollout_batch_size; sft's examples, dpo's pairs).
@@ -63,6 +69,7 @@ struct RlJob {
   // (slime's and verl's offload), engine's weights while it trains (sleep level 1; 2 drops them).
   bool offload_trainer = true;
   int sleep_level = 1;
+  Seconds change_of_hands = kNemoRlChangeOfHands;  // also where no framework is named
 
   [[nodiscard]] std::int64_t answers() const { return prompts * samples; }
   [[nodiscard]] std::int64_t batch() const { return train_batch > 0 ? train_batch : answers(); }
