@@ -109,6 +109,14 @@ void correct_alias(const Scene& scene, const ConfigPart& part, const Setting& se
   }
 }
 
+// Of what a program, or the release that it is written for, may well have: to take it out or to
+// rename it would break a job that runs.
+Correction may_be_right() {
+  Correction none;
+  none.why_not = "the program, or the release that it wants, may take it";
+  return none;
+}
+
 constexpr std::string_view kGoneSwitch = "--sglang-enable-ep-moe";
 
 void explain_gone_switch(const Scene& scene, const ConfigPart& part, const Setting& setting,
@@ -144,6 +152,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   if (const Alias* const alias = alias_of(part.dialect, setting.key)) {
     if (is_named_as_trls(part, setting)) stop_at(part, setting, finding);
     correct_alias(scene, part, setting, *alias, finding);
+    if (finding.severity == Severity::note) finding.fix = may_be_right();
     return finding;
   }
   if (setting.key == kGoneSwitch) {
@@ -177,6 +186,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   finding.instead = near.empty() ? "leave it out"
                                  : fmt::format("did you mean {}?", field ? near.substr(2) : near);
   if (!certain.empty()) finding.fix = with_key(scene, part, setting, certain);
+  if (finding.severity == Severity::note) finding.fix = may_be_right();
   return finding;
 }
 

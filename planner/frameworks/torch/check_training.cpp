@@ -16,6 +16,7 @@
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/torch/torch.h"
+#include "planner/frameworks/torch/trainer_words.h"
 
 namespace qplan {
 namespace {
@@ -316,7 +317,8 @@ void check_fsdp_keyword(const Scene& scene, const PythonCall& call, Findings& ou
 // Trainer(...) without what it is told to evaluate on.
 void check_evaluation(const PythonText& text, const PythonCall& call, const std::string& program,
                       Findings& out) {
-  const PythonArgument* const strategy = call.find("eval_strategy");
+  const PythonArgument* strategy = call.find("eval_strategy");
+  if (strategy == nullptr) strategy = call.find("evaluation_strategy");  // of older releases
   if (strategy == nullptr || !strategy->resolved || !strategy->value.is_string() ||
       strategy->value == "no") {
     return;
@@ -335,10 +337,10 @@ void check_evaluation(const PythonText& text, const PythonCall& call, const std:
   out.push_back({error,
                  "option_needs",
                  strategy->place,
-                 fmt::format("eval_strategy {} needs an eval_dataset, which Trainer(...) is not "
-                             "given: it stops",
-                             strategy->value.get<std::string>()),
-                 "eval_dataset=, or eval_strategy=\"no\"",
+                 fmt::format("{} {} needs an eval_dataset, which Trainer(...) is not given: it "
+                             "stops",
+                             strategy->name, strategy->value.get<std::string>()),
+                 fmt::format("eval_dataset=, or {}=\"no\"", strategy->name),
                  "transformers 5.23.0, src/transformers/trainer.py:682",
                  {}});
 }
@@ -351,6 +353,7 @@ void check_training(const Scene& scene, Findings& out) {
     if (part.dialect == Dialect::accelerate && !of_nemo) check_fsdp(scene, part, out);
     if (part.dialect == Dialect::trainer) check_arguments(scene, part, out);
   }
+  check_trainer_words(scene, out);
   for (const PythonText& text : scene.files.python) {
     for (const PythonCall& call : text.calls) {
       if (callee_of(call) != "TrainingArguments" || is_open(call)) continue;
