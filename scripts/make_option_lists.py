@@ -618,6 +618,7 @@ critic.rollout_n=int[1:] actor_rollout_ref.rollout.n=int[1:]
 """
 # Words that raise an error elsewhere than in a class: main_ppo.py (NotImplementedError), the registry of
 # workers/rollout/base.py, workers/config/actor.py (valid_loss_agg_modes).
+KL_WORDS = ",".join(word + end for word in "kl,k1,abs,mse,k2,low_var_kl,k3".split(",") for end in ("", "+"))
 VERL_CHOICES = {
     "actor_rollout_ref.actor.strategy": "fsdp,fsdp2,megatron",
     "critic.strategy": "fsdp,fsdp2,megatron",
@@ -625,6 +626,11 @@ VERL_CHOICES = {
     "actor_rollout_ref.rollout.name": "vllm,sglang,trtllm",
     "actor_rollout_ref.actor.loss_agg_mode": "token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm",
     "trainer.use_legacy_worker_impl": "auto,enable,disable",
+    # trainer/ppo/core_algos.py: the registry of estimators, kl_penalty and kl_penalty_forward ("+": straight through).
+    "algorithm.adv_estimator": "gae,grpo,reinforce_plus_plus,reinforce_plus_plus_baseline,remax,rloo,opo,grpo_passk,gpg,"
+                               "rloo_vectorized,grpo_vectorized,optimal_token_baseline,tir_optimal_token_baseline",
+    "actor_rollout_ref.actor.kl_loss_type": KL_WORDS,
+    "algorithm.kl_penalty": KL_WORDS,
 }
 # vLLM's gpu_memory_utilization lies there (vllm/config/cache.py); SGLang's share of memory, too.
 SHARES = ("gpu_memory_utilization", "mem_fraction_static")
@@ -671,7 +677,9 @@ def verl_types(folder, leaves):
 
 # Words that raise an error elsewhere than in a class: models/policy/workers/dtensor_policy_worker.py and
 # models/automodel/setup.py (Unknown precision).
-NEMO_RL_CHOICES = {"policy.precision": "float32,bfloat16,float16"}
+NEMO_RL_CHOICES = {"policy.precision": "float32,bfloat16,float16",
+                   # algorithms/grpo.py:1275, by which engine answers are made
+                   "policy.generation.backend": "vllm,sglang,trtllm,megatron,dynamo"}
 
 
 def nemo_rl_types(folder):

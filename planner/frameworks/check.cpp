@@ -44,9 +44,11 @@ JobFiles with_flags_of_yaml(JobFiles job) {
   return job;
 }
 
-// Whether the file is missing that says how states are sharded: without it there is no plan.
+// Whether the file is missing that says how states are sharded, or what is not said on top of it:
+// without it there is no plan.
 bool lacks_config(const Checked& checked, Framework framework) {
-  const bool says_it = framework == Framework::deepspeed || framework == Framework::fsdp2;
+  const bool says_it = framework == Framework::deepspeed || framework == Framework::fsdp2 ||
+                       framework == Framework::nemo_rl || framework == Framework::verl;
   return says_it && std::any_of(checked.findings.begin(), checked.findings.end(),
                                 [](const Finding& f) { return f.rule == "config_missing"; });
 }
@@ -213,7 +215,7 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   checked.assumed = reading.assumed;
   checked.takes_less = job.takes_less || reading.takes_less || scene.draft.takes_less;
   checked.shorter = job.shorter || reading.length_unsaid || pads_samples(job);
-  checked.step = std::move(scene.step);
+  if (!lacks_config(checked, *framework)) checked.step = std::move(scene.step);
   checked.engines = scene.engines;
   return checked;
 }

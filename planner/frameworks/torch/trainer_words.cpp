@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <vector>
 
 #include "models/ascii.h"
@@ -63,23 +64,38 @@ class TrainerWords {
     const Setting* const found = find(field);
     return found != nullptr && found->resolved && found->value.is_string() ? found : nullptr;
   }
-  // A block of keys, a dictionary or a text in JSON that holds one of these words; or one that only
-  // a run can tell.
-  [[nodiscard]] bool may_hold(std::string_view field,
-                              std::initializer_list<std::string_view> words) const {
-    return std::any_of(part_.settings.begin(), part_.settings.end(), [&](const Setting& s) {
-      if (!holds(s.key, field)) return false;
-      const bool plain = s.resolved && !s.value.is_null();
-      const std::string all = s.key + " " + s.value.dump();
-      return !plain || std::any_of(words.begin(), words.end(),
-                                   [&](std::string_view word) { return holds(all, word); });
-    });
+  // Said, and known only when it runs.
+  [[nodiscard]] bool is_open(std::string_view field) const {
+    const Setting* const found = find(field);
+    return found != nullptr && !found->resolved;
   }
 
  private:
   const ConfigPart& part_;
   bool dashes_;
 };
+
+// Whether a block of keys, a dictionary or a text in JSON of this name says one of these words, in
+// any of the files.
+bool says_within(const Scene& scene, std::string_view block,
+                 std::initializer_list<std::string_view> words) {
+  constexpr std::size_t kBlock = 400;  // bytes: of few keys
+  const auto is_letter = [](char c) { return c == '_' || is_digit(c) || std::isalpha(c) != 0; };
+  for (const ConfigText& file : scene.files.texts) {
+    const std::string_view text = file.text;
+    for (std::size_t at = text.find(block); at != std::string_view::npos;
+         at = text.find(block, at + 1)) {
+      const std::string_view near = text.substr(at, kBlock);
+      for (const std::string_view word : words) {
+        for (std::size_t w = near.find(word); w != std::string_view::npos;
+             w = near.find(word, w + 1)) {
+          if (w > 0 && !is_letter(near[w - 1])) return true;  // no end of "cosine_with_min_lr"
+        }
+      }
+    }
+  }
+  return false;
+}
 
 // A program may fill in what its files do not say: by **keywords, or after the call.
 bool may_add(const Scene& scene, std::string_view field) {
@@ -114,11 +130,11 @@ void needs(const Setting& at, std::string message, std::string instead, std::str
 
 void check_schedule(const Scene& scene, const TrainerWords& words, Findings& out) {
   const Setting* const type = words.known("lr_scheduler_type");
-  if (type == nullptr || may_add(scene, "lr_scheduler_kwargs")) return;
-  const std::string name = lower_case(text_of(type->value));
   constexpr std::string_view kKeywords = "lr_scheduler_kwargs";
+  if (type == nullptr || words.is_open(kKeywords) || may_add(scene, kKeywords)) return;
+  const std::string name = lower_case(text_of(type->value));
   if (name == "cosine_with_min_lr" || name == "cosine_warmup_with_min_lr") {
-    if (words.may_hold(kKeywords, {"min_lr"})) return;
+    if (says_within(scene, kKeywords, {"min_lr"})) return;
     return needs(*type,
                  fmt::format("{} {} needs min_lr or min_lr_rate in lr_scheduler_kwargs, and "
                              "transformers stops",
@@ -126,7 +142,7 @@ void check_schedule(const Scene& scene, const TrainerWords& words, Findings& out
                  "lr_scheduler_kwargs with min_lr_rate, 0.1 for instance",
                  "transformers 5.23.0, src/transformers/optimization.py:377", out);
   }
-  if (name != "warmup_stable_decay" || words.may_hold(kKeywords, {"num_decay_steps"})) return;
+  if (name != "warmup_stable_decay" || says_within(scene, kKeywords, {"num_decay_steps"})) return;
   needs(*type,
         fmt::format("{} {} needs num_decay_steps in lr_scheduler_kwargs, and transformers stops",
                     words.name("lr_scheduler_type"), name),

@@ -97,6 +97,16 @@ TEST_SUITE("a Trainer's words") {
     check_row({"python", ""}, ask_trainer("",
                                           ", lr_scheduler_type='cosine_with_min_lr', "
                                           "lr_scheduler_kwargs={'min_lr_rate': 0.1}"));
+    const std::string yaml =
+        "model_name_or_path: Qwen/Qwen3-8B\ndataset_name: x\noutput_dir: o\nmax_length: 1024\n"
+        "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs:\n  min_lr_rate: 0.1\n";
+    const auto ask_yaml = [](const std::string& text) {
+      return ask_texts(
+          {{"run.sh", "trl sft --config sft.yaml --num_processes 8\n"}, {"sft.yaml", text}},
+          "qwen3-8b", 8);
+    };
+    CHECK(find(ask_yaml(yaml), "option_needs") == nullptr);
+    CHECK(find(ask_yaml(with_words(yaml, "min_lr_rate", "cycles")), "option_needs") != nullptr);
     check_row({"set later", ""}, ask_trainer("", ", lr_scheduler_type='cosine_with_min_lr'",
                                              "args.lr_scheduler_kwargs = {'min_lr_rate': 0.1}\n"));
   }
