@@ -159,6 +159,16 @@ std::string as_field(std::string name) {
   return name;
 }
 
+// Arguments of a Trainer's that are gone from every release of transformers that LLaMA-Factory
+// (4.55 and later) and TRL (4.56.2) take; options/trainer.tsv has them of older ones.
+bool is_gone_from_trainer(Dialect dialect, const std::string& key) {
+  constexpr std::array<std::string_view, 3> kGoneArguments{"evaluation_strategy", "split_batches",
+                                                           "dispatch_batches"};
+  if (dialect != Dialect::llama_factory && dialect != Dialect::trl) return false;
+  const std::string name = as_field(key).substr(dashes_of(key));
+  return std::find(kGoneArguments.begin(), kGoneArguments.end(), name) != kGoneArguments.end();
+}
+
 }  // namespace
 
 const KnownOption* known_option(const ConfigPart& part, const std::string& written) {
@@ -174,6 +184,7 @@ const KnownOption* known_option(const ConfigPart& part, const std::string& writt
 bool is_known(const ConfigPart& part, const std::string& key) {
   const bool takes = takes_megatrons(part.dialect);
   if (takes && std::find(kGone.begin(), kGone.end(), key) != kGone.end()) return false;
+  if (is_gone_from_trainer(part.dialect, key)) return false;
   const OptionList& list = known_options(option_list_of(part.dialect));
   if (list.find(key) != nullptr) return true;
   switch (part.dialect) {

@@ -235,6 +235,12 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
     draft.plan.zero = draft.plan.fsdp_shard = 0;
     return;
   }
+  // axolotl makes copies of the shards that are said, as many as the other degrees leave.
+  if (settings.has(kFillsReplicas) && draft.plan.dp > 0 && !draft.shard_groups) {
+    const ParallelPlan& p = draft.plan;
+    const std::int64_t once = std::int64_t{p.tp} * p.cp * p.pp * p.dp;
+    draft.shard_groups = static_cast<int>(std::max<std::int64_t>(1, gpus / once));
+  }
   set_shards(draft, gpus);
   // FSDP1 has no parallelism_config.
   if (is_fsdp2(settings) || settings.has_section("parallelism_config.")) return;
