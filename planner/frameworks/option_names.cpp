@@ -278,7 +278,11 @@ bool is_known(const ConfigPart& part, const Setting& setting) {
   const bool handed_on = part.dialect == Dialect::trl &&
                          known_options("accelerate_launch").find(setting.key) != nullptr &&
                          known_option(part, as_field(setting.key)) == nullptr;
-  const bool no_field = dash && names_fields(part, setting) && !handed_on;
+  // In a YAML no beginning of a name is one.
+  const bool begins = part.dialect == Dialect::trl && setting.syntax == Syntax::yaml &&
+                      setting.key.starts_with("--") && !handed_on &&
+                      known_option(part, setting.key) == nullptr;
+  const bool no_field = (dash && names_fields(part, setting) && !handed_on) || begins;
   const bool keyword = part.dialect == Dialect::trainer && setting.syntax == Syntax::python;
   if (keyword) return !is_slip_of_field(setting.key);
   return !no_field && is_known(part, setting.key);

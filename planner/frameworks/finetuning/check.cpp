@@ -58,10 +58,6 @@ std::span<const FineTuningTrap> traps_of(Dialect dialect) {
   return {};
 }
 
-bool is_swift(Dialect dialect) {
-  return dialect == kSwift || dialect == kSwiftMegatron;
-}
-
 // Longer than the model's positions, where its checkpoint is the model that was asked for.
 void check_length(const Case& c, std::string_view key, Findings& out) {
   const Setting* const length = c.part.settings.find(key);
@@ -80,7 +76,7 @@ void check_length(const Case& c, std::string_view key, Findings& out) {
 // same model without them.
 void check_reference(const Case& c, Findings& out) {
   const bool factory = c.part.dialect == kFactory;
-  const bool swift = is_swift(c.part.dialect);
+  const bool swift = is_of_swift(c.part.dialect);
   const std::string_view key = factory ? "stage" : swift ? "--rlhf_type" : "rl";
   const std::string way = c.word(key);
   const std::string loss = c.word("pref_loss", "sigmoid");
@@ -213,6 +209,7 @@ void check_blocks(const ConfigPart& part, Findings& out) {
 }  // namespace
 
 void check_finetuning(const Scene& scene, Findings& out) {
+  check_words_of_trl(scene, out);
   for (const ConfigPart& part : scene.files.parts) {
     const auto traps = traps_of(part.dialect);
     if (traps.empty()) continue;
@@ -230,9 +227,9 @@ void check_finetuning(const Scene& scene, Findings& out) {
       continue;
     }
     check_length(c,
-                 part.dialect == kFactory ? "cutoff_len"
-                 : is_swift(part.dialect) ? "--max_length"
-                                          : "sequence_len",
+                 part.dialect == kFactory    ? "cutoff_len"
+                 : is_of_swift(part.dialect) ? "--max_length"
+                                             : "sequence_len",
                  out);
     check_reference(c, out);
     if (part.dialect == Dialect::axolotl) AxolotlMesh(c).check(out);
