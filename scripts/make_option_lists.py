@@ -27,6 +27,8 @@ that it is never null. Sources, each named by an argument:
                          and the classes that they are held against
   --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler,
                          and the names of blocks that its examples have
+  --sglang FILE...       server_args.py of releases of sglang, whose arguments slime takes behind --sglang-:
+                         names alone
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions, what they
@@ -609,6 +611,19 @@ def yaml_rows(path, types):
         yield key, "1", kind, text, choices
 
 
+def sglang_rows(paths):
+    """Names of the arguments of any of these releases: calls of add_argument, aliases, and fields of ServerArgs."""
+    names = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(pathlib.Path(path).read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names.update(re.findall(r"^--([a-z0-9][a-z0-9-]+)$", node.value))
+            if isinstance(node, ast.ClassDef) and node.name == "ServerArgs":
+                names.update(item.target.id.replace("_", "-") for item in node.body
+                             if isinstance(item, ast.AnnAssign))
+    return {("--sglang-" + name, "*", "", "", "") for name in names}
+
+
 # What keys of verl are used as where no class says it: lengths of lists, of ranges and of batches
 # (trainer/main_ppo.py:init_resource_pool_mgr, trainer/ppo/ray_trainer.py, utils/dataset/rl_dataset.py).
 VERL_TYPES = """
@@ -828,6 +843,7 @@ def main():
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
     parser.add_argument("--trl")
+    parser.add_argument("--sglang", nargs="*", default=[])
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -872,6 +888,8 @@ def main():
         for name, file in (("verl", "ppo_trainer"), ("verl_megatron", "ppo_megatron_trainer")):
             path = pathlib.Path(args.verl) / "verl" / "trainer" / "config" / f"_generated_{file}.yaml"
             write(name, set(yaml_rows(path, verl_types(args.verl, yaml_leaves(path)))))
+    if args.sglang:
+        write("sglang", sglang_rows(args.sglang))
     if args.trl:
         write("trl", trl_rows(args.trl))
     if args.nemo_rl:

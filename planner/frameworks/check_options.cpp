@@ -24,7 +24,10 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
     case Dialect::megatron_yaml:
       return "Megatron-LM has no argument of that name";
     case Dialect::slime:
-      return "neither slime nor Megatron-LM has such an argument, and slime ignores it silently";
+      return key.starts_with("--sglang-")
+                 ? "neither slime nor sglang has such an argument, and both ignore it silently"
+                 : "neither slime nor Megatron-LM has such an argument, and slime ignores it "
+                   "silently";
     case Dialect::megatron_deepspeed:
       return "Megatron-DeepSpeed has no such argument and stops";
     case Dialect::ds_config:

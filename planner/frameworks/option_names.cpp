@@ -108,7 +108,10 @@ bool is_known_to_automodel(const OptionList& list, const std::string& key) {
 // The lists whose names a part may use.
 std::vector<const OptionList*> lists_of(const ConfigPart& part) {
   std::vector<const OptionList*> lists{&known_options(option_list_of(part.dialect))};
-  if (part.dialect == Dialect::slime) lists.push_back(&known_options("megatron"));
+  if (part.dialect == Dialect::slime) {
+    lists.push_back(&known_options("megatron"));
+    lists.push_back(&known_options("sglang"));
+  }
   if (part.dialect == Dialect::trainer) lists.push_back(&known_options("run_clm"));
   if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
     lists.push_back(&known_options("trainer"));
@@ -159,6 +162,14 @@ std::string as_field(std::string name) {
   return name;
 }
 
+bool is_slip_of_sglang(const std::string& key) {
+  const OptionList& list = known_options("sglang");
+  const std::array<const OptionList*, 2> lists{&list, &known_options("slime")};
+  return list.find(key) == nullptr && !remembered(Dialect::slime, "sglang", key, [&] {
+                                         return certain_name(key, lists);
+                                       }).empty();
+}
+
 // Arguments of a Trainer's that are gone from every release of transformers that LLaMA-Factory
 // (4.55 and later) and TRL (4.56.2) take; options/trainer.tsv has them of older ones.
 bool is_gone_from_trainer(Dialect dialect, const std::string& key) {
@@ -189,9 +200,11 @@ bool is_known(const ConfigPart& part, const std::string& key) {
   if (list.find(key) != nullptr) return true;
   switch (part.dialect) {
     case Dialect::slime:
-      // sglang's own arguments come with its version; the one that is gone is known below.
+      // sglang's own arguments come with its version: a slip alone is none. The one that is gone is
+      // known below.
       return known_options("megatron").find(key) != nullptr || key.starts_with("--router-") ||
-             (key.starts_with("--sglang-") && key != "--sglang-enable-ep-moe");
+             (key.starts_with("--sglang-") && key != "--sglang-enable-ep-moe" &&
+              !is_slip_of_sglang(key));
     case Dialect::megatron_deepspeed:
       return std::find(kDeepspeedFlags.begin(), kDeepspeedFlags.end(), key) !=
              kDeepspeedFlags.end();
