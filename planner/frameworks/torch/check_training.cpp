@@ -16,6 +16,7 @@
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/torch/torch.h"
+#include "planner/frameworks/torch/torch_calls.h"
 #include "planner/frameworks/torch/trainer_words.h"
 
 namespace qplan {
@@ -354,6 +355,7 @@ void check_training(const Scene& scene, Findings& out) {
     if (part.dialect == Dialect::trainer) check_arguments(scene, part, out);
   }
   check_trainer_words(scene, out);
+  check_torch_calls(scene, out);
   for (const PythonText& text : scene.files.python) {
     for (const PythonCall& call : text.calls) {
       if (callee_of(call) != "TrainingArguments" || is_open(call)) continue;

@@ -198,21 +198,20 @@ std::string kernels_instead(const std::string& name) {
   return meant.empty() ? "flash_attention_2, or another of them" : meant;
 }
 
-// Of a command's words. TRL's own are checked in its table, axolotl's in its.
+// Of TRL's words: a program of one's own may have its own for them. axolotl's are checked in its
+// table.
 void check_kernels(const Scene& scene, const ConfigPart& part, const TrainerWords& words,
                    Findings& out) {
-  if (part.dialect != Dialect::trainer && part.dialect != Dialect::trl) return;
+  if (part.dialect != Dialect::trl) return;
   const Setting* const said = words.known("attn_implementation");
-  if (said == nullptr || said->syntax == Syntax::python) return;
+  if (said == nullptr) return;
   const std::string name = text_of(said->value);
   if (kernel_name_of(name) != KernelName::meant) return;
-  // A program of one's own may have its own words for them.
-  const bool own = part.dialect == Dialect::trainer;
   const std::string meant = meant_kernels(name);
-  out.push_back({own ? warning : error, "refused_value", said->place,
+  out.push_back({error, "refused_value", said->place,
                  kernels_sentence(words.name("attn_implementation"), name), kernels_instead(name),
                  std::string(kKernelSource),
-                 own || meant.empty() ? Correction{} : with_value(scene, *said, meant)});
+                 meant.empty() ? Correction{} : with_value(scene, *said, meant)});
 }
 
 bool loads_model(const PythonCall& call) {

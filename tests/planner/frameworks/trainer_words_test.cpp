@@ -126,9 +126,8 @@ TEST_SUITE("a Trainer's words") {
     const Checked checked = ask_trainer(", attn_implementation=\"flash_attn_2\"", "");
     REQUIRE(find(checked, "refused_value")->fix.size() == 1);
     CHECK(find(checked, "refused_value")->fix.front().text == "\"flash_attention_2\"");
-    const Checked own = ask_command("--attn_implementation flash_attn_2");
-    REQUIRE(find(own, "refused_value") != nullptr);
-    CHECK(find(own, "refused_value")->severity == Severity::warning);  // it may translate it
+    // A program's own argument may have words of its own.
+    check_row({"own", ""}, ask_command("--attn_implementation flash_2"));
     const std::string yaml =
         "model_name_or_path: Qwen/Qwen3-8B\ndataset_name: x\noutput_dir: o\npacking: true\n"
         "max_length: 1024\nattn_implementation: flash_attn_2\n";
