@@ -247,6 +247,21 @@ void leave_shapes_open(const CheckQuestion& question, Checked& checked) {
 
 }  // namespace
 
+namespace {
+
+// Of slime's actor that does not fill the job's GPUs, engines that divide them as little follow.
+void drop_engines_of_actor(Checked& checked) {
+  const auto is = [](std::string_view rule) {
+    return [rule](const Finding& finding) { return finding.rule == rule; };
+  };
+  const auto& findings = checked.findings;
+  if (std::any_of(findings.begin(), findings.end(), is("actor_gpus"))) {
+    std::erase_if(checked.findings, is("engines_divide"));
+  }
+}
+
+}  // namespace
+
 Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {
   const JobFiles job = read_job_files(files);
   const JudgeJob judge = [&](const JobFiles& read) {
@@ -256,6 +271,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   };
   Checked checked = judge(job);
   drop_undecided(job, question.limits.gpus, judge, checked);
+  drop_engines_of_actor(checked);
   leave_shapes_open(question, checked);
   keep_to_one_line(checked.findings);
   if (job.find(Dialect::bridge) != nullptr) {

@@ -15,6 +15,7 @@
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/python_syntax.h"
+#include "planner/frameworks/readers/recognise.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/torch/torch_calls.h"
 #include "planner/frameworks/torch/trainer_words.h"
@@ -346,6 +347,28 @@ void check_evaluation(const PythonText& text, const PythonCall& call, const std:
                  {}});
 }
 
+// --fsdp_config fsdp.json, where that is given.
+void check_fsdp_json(const Scene& scene, Findings& out) {
+  const bool shards =
+      std::any_of(scene.files.parts.begin(), scene.files.parts.end(), [](const ConfigPart& part) {
+        return part.dialect == Dialect::trainer && is_switched_on(part.settings, "--fsdp");
+      });
+  if (!shards) return;
+  for (const ConfigText& file : scene.files.texts) {
+    if (file_kind_of(file) != FileKind::json) continue;
+    const Settings json = read_json_settings(file.text, file.name).settings;
+    if (!is_fsdp_of_trainer(json)) continue;
+    for (const Setting& setting : json) {
+      if (setting.key.ends_with("transformer_layer_cls_to_wrap")) {
+        check_classes(scene, &setting, out);
+      } else if (setting.key.ends_with("activation_checkpointing") &&
+                 is_switched_on(json, setting.key)) {
+        check_recomputation(scene, setting.place, out);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void check_training(const Scene& scene, Findings& out) {
@@ -354,6 +377,7 @@ void check_training(const Scene& scene, Findings& out) {
     if (part.dialect == Dialect::accelerate && !of_nemo) check_fsdp(scene, part, out);
     if (part.dialect == Dialect::trainer) check_arguments(scene, part, out);
   }
+  check_fsdp_json(scene, out);
   check_trainer_words(scene, out);
   check_torch_calls(scene, out);
   for (const PythonText& text : scene.files.python) {

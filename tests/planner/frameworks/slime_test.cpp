@@ -77,6 +77,10 @@ TEST_SUITE("what slime hands to its engines") {
       CHECK(find(ask_engines("3", actor), "engines_divide") != nullptr);
       CHECK(find(ask_engines("4", actor), "engines_divide") == nullptr);
     }
+    // An actor that does not fill the job's GPUs is one finding.
+    const Checked larger = ask_engines("16", "16");
+    CHECK(find(larger, "actor_gpus") != nullptr);
+    CHECK(find(larger, "engines_divide") == nullptr);
   }
 
   TEST_CASE("sglang's arguments are spelled as sglang has them, and have what they need") {

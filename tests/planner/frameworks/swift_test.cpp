@@ -245,6 +245,8 @@ TEST_SUITE("ms-swift's plain form") {
     CHECK(find(ask_plain("--vllm_tensor_parallel_size 4"), "rollout_divisibility") == nullptr);
     const std::string two = "--reward_funcs accuracy format --reward_weights ";
     CHECK(find(ask_plain(two + "1.0"), "option_needs") != nullptr);
+    CHECK(find(ask_plain("--attn_impl flash_attn_2"), "refused_value") != nullptr);
+    CHECK(find(ask_plain("--attn_impl flash_attn"), "refused_value") == nullptr);
     CHECK(find(ask_plain(two + "1.0 0.5"), "option_needs") == nullptr);
     CHECK(find(ask_plain("--reward_model m " + two + "1.0 0.5 2"), "option_needs") == nullptr);
   }

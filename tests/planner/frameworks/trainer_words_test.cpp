@@ -171,6 +171,26 @@ TEST_SUITE("a Trainer's words") {
     CHECK(find(two, "unknown_option")->message.find("argparse stops") != std::string::npos);
   }
 
+  TEST_CASE("the file that fsdp_config names is read for its class and what it recomputes") {
+    const auto ask_json = [](const std::string& json, const std::string& more = "") {
+      const std::string words = command_of("--fsdp_config fsdp.json " + more);
+      return ask_texts(
+          {{"run.sh",
+            more.empty() ? with_words(words, "--gradient_checkpointing True", "") : words},
+           {"fsdp.json", json}},
+          "qwen3-8b", 8);
+    };
+    const std::string own = "{\"transformer_layer_cls_to_wrap\": [\"Qwen3DecoderLayer\"]}";
+    const Checked fine = ask_json(own);
+    CHECK_FALSE_MESSAGE(find(fine, "unknown_file"), findings_text(fine));
+    CHECK(find(fine, "wrap_class") == nullptr);
+    CHECK(find(ask_json(with_words(own, "Qwen3", "Llama")), "wrap_class") != nullptr);
+    const std::string twice = "{\"fsdp_activation_checkpointing\": true}";
+    CHECK(find(ask_json(twice), "recompute_twice") == nullptr);
+    CHECK(find(ask_json(twice, "--seed 1"), "recompute_twice") != nullptr);
+    CHECK(find(ask_json("{\"mine\": 1}"), "unknown_file") != nullptr);
+  }
+
   TEST_CASE("FSDP wraps no layers of another model") {
     for (const std::string layer : {"OPTDecoderLayer", "GPT2Block", "LlamaDecoderLayer"}) {
       check_row({layer, "wrap_class"},
