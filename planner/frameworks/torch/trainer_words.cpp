@@ -11,6 +11,7 @@
 #include "models/ascii.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/option_names.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/slips.h"
 
@@ -244,6 +245,39 @@ void check_kernels_of_program(const PythonCall& call, Findings& out) {
                                                        said->span.end, quoted_as(*said, meant)}}});
 }
 
+// {"attn_implementation": "flash_attn_2"}, which is handed on as keywords.
+void check_kernels_of_dictionaries(const ConfigText& program, Findings& out) {
+  constexpr std::string_view kKey = "attn_implementation";
+  const std::string_view text = program.text;
+  const auto skip = [&](std::size_t at) {
+    return std::min(text.find_first_not_of(" \t\n", at), text.size());
+  };
+  for (std::size_t at = text.find(kKey); at != std::string_view::npos;
+       at = text.find(kKey, at + 1)) {
+    const std::size_t key_end = at + kKey.size();
+    const char quote = at == 0 ? ' ' : text[at - 1];
+    const bool key =
+        (quote == '"' || quote == '\'') && key_end < text.size() && text[key_end] == quote;
+    const std::size_t colon = key ? skip(key_end + 1) : text.size();
+    if (colon >= text.size() || text[colon] != ':') continue;
+    const std::size_t value = skip(colon + 1);
+    if (value >= text.size() || (text[value] != '"' && text[value] != '\'')) continue;
+    const std::size_t end = text.find(text[value], value + 1);
+    if (end == std::string_view::npos) continue;
+    const std::string name(text.substr(value + 1, end - value - 1));
+    if (kernel_name_of(name) != KernelName::meant) continue;
+    const std::string meant = meant_kernels(name);
+    out.push_back(
+        {error,
+         "refused_value",
+         {program.name, line_of(text, at)},
+         kernels_sentence(kKey, name),
+         kernels_instead(name),
+         std::string(kKernelSource),
+         meant.empty() ? Correction{} : Correction{{program.name, value + 1, end, meant}}});
+  }
+}
+
 // ---- device_map ----
 
 // The only model that a program loads, spread over all GPUs that each of several processes sees.
@@ -298,10 +332,13 @@ bool is_parsed_by_transformers(const Scene& scene, const ConfigPart& part) {
   return known >= kMany && !asks;
 }
 
-void check_stray_words(const ConfigPart& part, Findings& out) {
+// Of a command of TRL's or ms-swift's, or of a program that transformers parses.
+void check_stray_words_of_trainer(const ConfigPart& part, Findings& out) {
   if (base_name(part.script) == "run_clm.py") return;  // said of its values
   for (const Setting& setting : part.settings) {
-    const KnownOption* const known = known_options("trainer").find(setting.key);
+    const KnownOption* const known = part.dialect == Dialect::trainer
+                                         ? known_options("trainer").find(setting.key)
+                                         : known_option(part, setting.key);
     // Older releases take several reporters.
     const bool one = known != nullptr && (known->arity == "1" || known->arity == "?") &&
                      known->spellings.front() != "--report_to";
@@ -390,9 +427,16 @@ void check_trainer_words(const Scene& scene, Findings& out) {
     check_schedule(scene, words, out);
     check_low_rank(scene, words, out);
     check_kernels(scene, part, words, out);
+    const bool command =
+        part.dialect == Dialect::ms_swift || (part.dialect == Dialect::trl && part.script == "trl");
+    if (command) check_stray_words_of_trainer(part, out);
     if (!is_parsed_by_transformers(scene, part)) continue;
-    check_stray_words(part, out);
+    check_stray_words_of_trainer(part, out);
     check_beginnings(scene, part, out);
+  }
+  for (const ConfigText& file : scene.files.texts) {
+    const bool program = file_kind_of(file) == FileKind::python;
+    if (program && holds(file.text, "transformers")) check_kernels_of_dictionaries(file, out);
   }
   for (const PythonText& text : scene.files.python) {
     for (const PythonCall& call : text.calls) check_kernels_of_program(call, out);

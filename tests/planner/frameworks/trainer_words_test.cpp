@@ -123,6 +123,11 @@ TEST_SUITE("a Trainer's words") {
           "kernels-community/flash-attn2", "paged|eager", "sage", "ring_kernels"}) {
       check_row({name, ""}, ask_trainer(", attn_implementation='" + name + "'", ""));
     }
+    const std::string keywords =
+        "kw = {'attn_implementation': 'flash_attn_2', 'use_cache': False}\n";
+    check_row({keywords, "refused_value"}, ask_trainer("", "", keywords));
+    check_row({"a dictionary", ""},
+              ask_trainer("", "", "kw = {'attn_implementation': 'sdpa', 'use_cache': False}\n"));
     const Checked checked = ask_trainer(", attn_implementation=\"flash_attn_2\"", "");
     REQUIRE(find(checked, "refused_value")->fix.size() == 1);
     CHECK(find(checked, "refused_value")->fix.front().text == "\"flash_attention_2\"");
@@ -161,6 +166,15 @@ TEST_SUITE("a Trainer's words") {
     check_row({"reporters", ""}, ask_command("--report_to wandb tensorboard"));
     check_row({"more of a run's", ""}, ask_command("--seed 1 $MORE"));
     check_row({"own", ""}, ask_command("--data_files a b c"));
+    const auto trl = [](const std::string& more) {
+      return ask_texts({{"run.sh",
+                         "trl sft --model_name_or_path Qwen/Qwen3-8B --dataset_name x "
+                         "--output_dir o --num_processes 8 " +
+                             more + "\n"}},
+                       "qwen3-8b", 8);
+    };
+    CHECK(find(trl("--lr_scheduler_type cosine linear"), "stray_word") != nullptr);
+    CHECK(find(trl("--lora_target_modules q_proj v_proj"), "stray_word") == nullptr);
     const Checked begun = ask_command("--lr_scheduler cosine --gradient_accumulation 2");
     check_row({"of one name", ""}, begun);
     check_row({"of one name", ""}, ask_command("--lr_scheduler_typ cosine"));
