@@ -57,7 +57,9 @@ std::optional<std::int64_t> product_of(const Settings& settings, std::string_vie
   const Setting *const n = settings.find(nodes), *const g = settings.find(each);
   if (g == nullptr || !g->resolved || (n != nullptr && !n->resolved)) return std::nullopt;
   if (n == nullptr && usual_nodes == 0) return std::nullopt;
-  return (n == nullptr ? usual_nodes : std::int64_t{degree_of(n->value)}) * degree_of(g->value);
+  const auto count = n == nullptr ? std::optional(usual_nodes) : count_of(*n),
+             of_node = count_of(*g);
+  return count && of_node ? std::optional(*count * *of_node) : std::nullopt;
 }
 
 // Of those that train and, where they have GPUs of their own, those that make answers.
@@ -67,8 +69,8 @@ std::optional<std::int64_t> gpus_of_step(const ConfigPart& part) {
     const auto actor = product_of(s, "--actor-num-nodes", "--actor-num-gpus-per-node");
     const Setting* const engines = s.find("--rollout-num-gpus");
     if (!actor || s.has("--colocate") || engines == nullptr) return actor;
-    if (!engines->resolved) return std::nullopt;
-    return *actor + degree_of(engines->value);
+    const auto apart = engines->resolved ? count_of(*engines) : std::nullopt;
+    return apart ? std::optional(*actor + *apart) : std::nullopt;
   }
   if (const auto all = product_of(s, "cluster.num_nodes", "cluster.gpus_per_node")) return all;
   const auto trainer = product_of(s, "trainer.nnodes", "trainer.n_gpus_per_node");

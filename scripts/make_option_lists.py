@@ -27,6 +27,8 @@ that it is never null. Sources, each named by an argument:
                          and the classes that they are held against
   --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler,
                          and the names of blocks that its examples have
+  --sglang FILE...       server_args.py of releases of sglang, whose arguments slime takes behind --sglang-:
+                         names alone
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions, what they
@@ -609,6 +611,19 @@ def yaml_rows(path, types):
         yield key, "1", kind, text, choices
 
 
+def sglang_rows(paths):
+    """Names of the arguments of any of these releases: calls of add_argument, aliases, and fields of ServerArgs."""
+    names = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(pathlib.Path(path).read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names.update(re.findall(r"^--([a-z0-9][a-z0-9-]+)$", node.value))
+            if isinstance(node, ast.ClassDef) and node.name == "ServerArgs":
+                names.update(item.target.id.replace("_", "-") for item in node.body
+                             if isinstance(item, ast.AnnAssign))
+    return {("--sglang-" + name, "*", "", "", "") for name in names}
+
+
 # What keys of verl are used as where no class says it: lengths of lists, of ranges and of batches
 # (trainer/main_ppo.py:init_resource_pool_mgr, trainer/ppo/ray_trainer.py, utils/dataset/rl_dataset.py).
 VERL_TYPES = """
@@ -618,6 +633,7 @@ critic.rollout_n=int[1:] actor_rollout_ref.rollout.n=int[1:]
 """
 # Words that raise an error elsewhere than in a class: main_ppo.py (NotImplementedError), the registry of
 # workers/rollout/base.py, workers/config/actor.py (valid_loss_agg_modes).
+KL_WORDS = ",".join(word + end for word in "kl,k1,abs,mse,k2,low_var_kl,k3".split(",") for end in ("", "+"))
 VERL_CHOICES = {
     "actor_rollout_ref.actor.strategy": "fsdp,fsdp2,megatron",
     "critic.strategy": "fsdp,fsdp2,megatron",
@@ -625,6 +641,11 @@ VERL_CHOICES = {
     "actor_rollout_ref.rollout.name": "vllm,sglang,trtllm",
     "actor_rollout_ref.actor.loss_agg_mode": "token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm",
     "trainer.use_legacy_worker_impl": "auto,enable,disable",
+    # trainer/ppo/core_algos.py: the registry of estimators, kl_penalty and kl_penalty_forward ("+": straight through).
+    "algorithm.adv_estimator": "gae,grpo,reinforce_plus_plus,reinforce_plus_plus_baseline,remax,rloo,opo,grpo_passk,gpg,"
+                               "rloo_vectorized,grpo_vectorized,optimal_token_baseline,tir_optimal_token_baseline",
+    "actor_rollout_ref.actor.kl_loss_type": KL_WORDS,
+    "algorithm.kl_penalty": KL_WORDS,
 }
 # vLLM's gpu_memory_utilization lies there (vllm/config/cache.py); SGLang's share of memory, too.
 SHARES = ("gpu_memory_utilization", "mem_fraction_static")
@@ -671,7 +692,9 @@ def verl_types(folder, leaves):
 
 # Words that raise an error elsewhere than in a class: models/policy/workers/dtensor_policy_worker.py and
 # models/automodel/setup.py (Unknown precision).
-NEMO_RL_CHOICES = {"policy.precision": "float32,bfloat16,float16"}
+NEMO_RL_CHOICES = {"policy.precision": "float32,bfloat16,float16",
+                   # algorithms/grpo.py:1275, by which engine answers are made
+                   "policy.generation.backend": "vllm,sglang,trtllm,megatron,dynamo"}
 
 
 def nemo_rl_types(folder):
@@ -820,6 +843,7 @@ def main():
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
     parser.add_argument("--trl")
+    parser.add_argument("--sglang", nargs="*", default=[])
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -864,6 +888,8 @@ def main():
         for name, file in (("verl", "ppo_trainer"), ("verl_megatron", "ppo_megatron_trainer")):
             path = pathlib.Path(args.verl) / "verl" / "trainer" / "config" / f"_generated_{file}.yaml"
             write(name, set(yaml_rows(path, verl_types(args.verl, yaml_leaves(path)))))
+    if args.sglang:
+        write("sglang", sglang_rows(args.sglang))
     if args.trl:
         write("trl", trl_rows(args.trl))
     if args.nemo_rl:

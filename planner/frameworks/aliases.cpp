@@ -104,6 +104,7 @@ constexpr auto kLlamaFactoryAliases = std::to_array<Alias>({
     {"sample_packing", "packing", ""},
     {"micro_batch_size", "per_device_train_batch_size", ""},
     {"num_epochs", "num_train_epochs", ""},
+    {"evaluation_strategy", "eval_strategy", ""},
 });
 
 constexpr auto kAxolotlAliases = std::to_array<Alias>({
@@ -123,6 +124,8 @@ constexpr auto kTrlAliases = std::to_array<Alias>({
     {"--max_seq_length", "--max_length", ""},
     {"--lora_rank", "--lora_r", ""},
     {"--dataset_text_field_name", "--dataset_text_field", ""},
+    {"--evaluation_strategy", "--eval_strategy", ""},
+    {"--use_liger", "--use_liger_kernel", ""},
 });
 
 constexpr auto kAutoModelAliases = std::to_array<Alias>({

@@ -44,9 +44,11 @@ JobFiles with_flags_of_yaml(JobFiles job) {
   return job;
 }
 
-// Whether the file is missing that says how states are sharded: without it there is no plan.
+// Whether the file is missing that says how states are sharded, or what is not said on top of it:
+// without it there is no plan.
 bool lacks_config(const Checked& checked, Framework framework) {
-  const bool says_it = framework == Framework::deepspeed || framework == Framework::fsdp2;
+  const bool says_it = framework == Framework::deepspeed || framework == Framework::fsdp2 ||
+                       framework == Framework::nemo_rl || framework == Framework::verl;
   return says_it && std::any_of(checked.findings.begin(), checked.findings.end(),
                                 [](const Finding& f) { return f.rule == "config_missing"; });
 }
@@ -213,7 +215,7 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   checked.assumed = reading.assumed;
   checked.takes_less = job.takes_less || reading.takes_less || scene.draft.takes_less;
   checked.shorter = job.shorter || reading.length_unsaid || pads_samples(job);
-  checked.step = std::move(scene.step);
+  if (!lacks_config(checked, *framework)) checked.step = std::move(scene.step);
   checked.engines = scene.engines;
   return checked;
 }
@@ -245,6 +247,21 @@ void leave_shapes_open(const CheckQuestion& question, Checked& checked) {
 
 }  // namespace
 
+namespace {
+
+// Of slime's actor that does not fill the job's GPUs, engines that divide them as little follow.
+void drop_engines_of_actor(Checked& checked) {
+  const auto is = [](std::string_view rule) {
+    return [rule](const Finding& finding) { return finding.rule == rule; };
+  };
+  const auto& findings = checked.findings;
+  if (std::any_of(findings.begin(), findings.end(), is("actor_gpus"))) {
+    std::erase_if(checked.findings, is("engines_divide"));
+  }
+}
+
+}  // namespace
+
 Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {
   const JobFiles job = read_job_files(files);
   const JudgeJob judge = [&](const JobFiles& read) {
@@ -254,6 +271,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   };
   Checked checked = judge(job);
   drop_undecided(job, question.limits.gpus, judge, checked);
+  drop_engines_of_actor(checked);
   leave_shapes_open(question, checked);
   keep_to_one_line(checked.findings);
   if (job.find(Dialect::bridge) != nullptr) {

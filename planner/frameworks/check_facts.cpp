@@ -45,6 +45,14 @@ std::string argument(std::string_view key, const Json& value) {
   return fmt::format("{} {}", key, text_of(value));
 }
 
+// A note is worth knowing, and another choice than the usual one may be meant: it stays.
+Correction unless_note(const Fact& fact, Correction correction) {
+  if (fact.severity != Severity::note) return correction;
+  Correction none;
+  none.why_not = "it may be meant";
+  return none;
+}
+
 void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
                 const Subject& subject, Findings& out) {
   if (!judged(part, fact, subject)) return;
@@ -75,7 +83,7 @@ void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
              ? fmt::format("{} is missing: {}", fact.key, fact.why)
              : fmt::format("{} is missing and {} is taken, {} {}: {}", fact.key, text_of(taken),
                            of_model ? "where the model has" : "not", text_of(wanted), fact.why),
-         fmt::format("add {}", instead), "", added(scene, part, instead)});
+         fmt::format("add {}", instead), "", unless_note(fact, added(scene, part, instead))});
     return;
   }
   if (wanted.is_null()) {
@@ -88,7 +96,8 @@ void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
                                given->value.is_boolean() ? std::string(fact.key)
                                                          : argument(fact.key, given->value),
                                subject.model.name, fact.why),
-                   fmt::format("leave {} out", fact.key), "", removed(scene, part, *given)});
+                   fmt::format("leave {} out", fact.key), "",
+                   unless_note(fact, removed(scene, part, *given))});
     return;
   }
   bool equal = false;
@@ -103,7 +112,7 @@ void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
                              of_model ? "and " + subject.model.name + " has" : "not",
                              text_of(wanted), fact.why),
                  fmt::format("write {}", argument(fact.key, wanted)), "",
-                 with_value(scene, *given, text_of(wanted))});
+                 unless_note(fact, with_value(scene, *given, text_of(wanted)))});
 }
 
 // Whether a file names a checkpoint or a tokenizer of Llama 3.0 ("meta-llama/Meta-Llama-3-8B"),

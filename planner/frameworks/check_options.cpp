@@ -24,7 +24,10 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
     case Dialect::megatron_yaml:
       return "Megatron-LM has no argument of that name";
     case Dialect::slime:
-      return "neither slime nor Megatron-LM has such an argument, and slime ignores it silently";
+      return key.starts_with("--sglang-")
+                 ? "neither slime nor sglang has such an argument, and both ignore it silently"
+                 : "neither slime nor Megatron-LM has such an argument, and slime ignores it "
+                   "silently";
     case Dialect::megatron_deepspeed:
       return "Megatron-DeepSpeed has no such argument and stops";
     case Dialect::ds_config:
@@ -109,6 +112,14 @@ void correct_alias(const Scene& scene, const ConfigPart& part, const Setting& se
   }
 }
 
+// Of what a program, or the release that it is written for, may well have: to take it out or to
+// rename it would break a job that runs.
+Correction may_be_right() {
+  Correction none;
+  none.why_not = "the program, or the release that it wants, may take it";
+  return none;
+}
+
 constexpr std::string_view kGoneSwitch = "--sglang-enable-ep-moe";
 
 void explain_gone_switch(const Scene& scene, const ConfigPart& part, const Setting& setting,
@@ -144,6 +155,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   if (const Alias* const alias = alias_of(part.dialect, setting.key)) {
     if (is_named_as_trls(part, setting)) stop_at(part, setting, finding);
     correct_alias(scene, part, setting, *alias, finding);
+    if (finding.severity == Severity::note) finding.fix = may_be_right();
     return finding;
   }
   if (setting.key == kGoneSwitch) {
@@ -177,6 +189,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   finding.instead = near.empty() ? "leave it out"
                                  : fmt::format("did you mean {}?", field ? near.substr(2) : near);
   if (!certain.empty()) finding.fix = with_key(scene, part, setting, certain);
+  if (finding.severity == Severity::note) finding.fix = may_be_right();
   return finding;
 }
 

@@ -5,10 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 #include "models/error.h"
+#include "models/text.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/option_value.h"
 #include "planner/frameworks/readers/python_syntax.h"
@@ -102,8 +105,39 @@ void check_imports(const std::string& file, const std::vector<PythonImport>& imp
   }
 }
 
+// The module of torchtitan's that a file in its folder takes model_registry from ("from . import"):
+// the one of that folder, or the only one that has what else is imported beside it; empty: another.
+std::string module_of_folder(const std::string& file, const std::vector<PythonImport>& imports) {
+  constexpr std::string_view kModels = "torchtitan.models.";
+  const auto known = [](const std::string& module) {
+    return !names_under("torchtitan_names", module + "/").empty();
+  };
+  const std::size_t end = file.rfind('/');
+  if (end != std::string::npos && end > 0) {
+    const std::size_t begin = file.rfind('/', end - 1) + 1;  // npos + 1: the first
+    const std::string module = std::string(kModels) + file.substr(begin, end - begin);
+    if (known(module)) return module;
+  }
+  std::set<std::string> found;
+  for (const PythonImport& import : imports) {
+    if (!import.module.starts_with('.')) continue;
+    for (const std::string& name : import.names) {
+      for (const std::string& listed : known_options("torchtitan_names").names()) {
+        const std::size_t colon = listed.find(':');
+        if (!listed.starts_with(kModels) || !name.ends_with("Model") ||
+            colon == std::string::npos || listed.substr(colon + 1) != name) {
+          continue;
+        }
+        const std::string module = listed.substr(0, listed.find_first_of(".:", kModels.size()));
+        if (known(module)) found.insert(module);
+      }
+    }
+  }
+  return found.size() == 1 ? *found.begin() : "";
+}
+
 // model_registry("8B") of torchtitan.models.qwen3.
-void check_flavor(const Scene& scene, const PythonText& text,
+void check_flavor(const Scene& scene, const std::string& file, const PythonText& text,
                   const std::vector<PythonImport>& imports, Findings& out) {
   std::string module;
   for (const PythonImport& import : imports) {
@@ -111,6 +145,9 @@ void check_flavor(const Scene& scene, const PythonText& text,
         std::find(import.names.begin(), import.names.end(), "model_registry") != import.names.end();
     if (has) module = import.module;
   }
+  // A folder of one's own may have flavors of its own.
+  const bool relative = module.starts_with('.');
+  if (relative) module = module_of_folder(file, imports);
   const auto flavors = names_under("torchtitan_names", module + "/");
   if (module.empty() || flavors.empty()) return;
   for (const PythonCall& call : text.calls) {
@@ -119,6 +156,10 @@ void check_flavor(const Scene& scene, const PythonText& text,
     if (!name.name.empty() || !name.resolved || !name.value.is_string()) continue;
     const auto flavor = name.value.get<std::string>();
     if (std::find(flavors.begin(), flavors.end(), flavor) == flavors.end()) {
+      const bool slip = std::any_of(flavors.begin(), flavors.end(), [&](const std::string& real) {
+        return lower_case(flavor) == lower_case(real);
+      });
+      if (relative && !slip) continue;
       std::string near = nearest_of(flavor, flavors);
       if (near.empty()) near = fmt::format("one of {}", fmt::join(flavors, ", "));
       out.push_back({error,
@@ -133,7 +174,7 @@ void check_flavor(const Scene& scene, const PythonText& text,
     const TorchtitanModel* const wanted = torchtitan_model(scene.question.model.name);
     const bool same =
         wanted == nullptr || (module.ends_with(wanted->module) && flavor == wanted->flavor);
-    if (same || !call.judged || scene.question.model_of_files) continue;
+    if (same || relative || !call.judged || scene.question.model_of_files) continue;
     out.push_back(
         {error,
          "other_model",
@@ -176,13 +217,55 @@ std::string model_of_recipe(std::string_view recipe) {
   return "";
 }
 
-void check_recipe(const Scene& scene, const PythonText& text, Findings& out) {
+// The recipe that is meant by a name which Megatron-Bridge has not; empty: a later release or a
+// module of the user's may have it.
+std::string meant_recipe(const std::string& name) {
   const OptionList& recipes = known_options("bridge_recipes");
+  if (recipes.find(name + "_config") != nullptr) return name + "_config";
+  for (const std::string& real : recipes.names()) {
+    if (lower_case(real) == lower_case(name)) return real;
+  }
+  const std::array<const OptionList*, 1> lists{&recipes};
+  return certain_name(name, lists);
+}
+
+// A recipe that is imported by its name.
+void check_imported_recipe(const PythonCall& call, const std::string& name, Findings& out) {
+  const std::string meant = meant_recipe(name);
+  if (meant.empty()) return;
+  out.push_back({error,
+                 "unknown_recipe",
+                 call.place,
+                 fmt::format("Megatron-Bridge has no recipe {}, and Python stops as it is imported",
+                             shown(name)),
+                 fmt::format("did you mean {}?", meant),
+                 std::string(kBridgeSource),
+                 {}});
+}
+
+// Names that the file takes from Megatron-Bridge's recipes.
+std::set<std::string> imported_recipes(const std::vector<PythonImport>& imports) {
+  std::set<std::string> names;
+  for (const PythonImport& import : imports) {
+    if (!import.module.starts_with("megatron.bridge.recipes")) continue;
+    names.insert(import.names.begin(), import.names.end());
+  }
+  return names;
+}
+
+void check_recipe(const Scene& scene, const PythonText& text,
+                  const std::vector<PythonImport>& imports, Findings& out) {
+  const OptionList& recipes = known_options("bridge_recipes");
+  const std::set<std::string> imported = imported_recipes(imports);
   for (const PythonCall& call : text.calls) {
     const std::string name = call.callee.substr(call.callee.rfind('.') + 1);
     const std::string model = model_of_recipe(name);
     const bool of_recipes =
         call.callee.starts_with("recipes.") || call.callee.find(".recipes.") != std::string::npos;
+    if (!of_recipes && imported.contains(call.callee) && recipes.find(name) == nullptr) {
+      check_imported_recipe(call, name, out);
+      continue;
+    }
     if (!of_recipes && (model.empty() || !name.ends_with("_config"))) continue;
     if (recipes.find(name) == nullptr) {
       if (!of_recipes) continue;  // a function of the file's own
@@ -268,6 +351,43 @@ std::string with_more_words(const std::string& written, const OptionList& fields
   return found;
 }
 
+// What NeMo 2 calls a section of a ConfigContainer's (NeMo, nemo/lightning/pytorch); empty:
+// nothing.
+std::string_view section_of_nemo(std::string_view section) {
+  constexpr auto kWords =
+      std::to_array<std::pair<std::string_view, std::string_view>>({{"optim", "optimizer"},
+                                                                    {"trainer", "train"},
+                                                                    {"data", "dataset"},
+                                                                    {"log", "logger"},
+                                                                    {"lr_scheduler", "scheduler"},
+                                                                    {"sched", "scheduler"}});
+  const auto* const found = std::find_if(kWords.begin(), kWords.end(),
+                                         [&](const auto& word) { return word.first == section; });
+  return found == kWords.end() ? std::string_view() : found->second;
+}
+
+// cfg.optim.lr = 1e-4, cfg.trainer.x: nothing of that name is there to be set in.
+void check_section(const PythonText& text, const PythonAssignment& assignment,
+                   const std::string& root, const std::string& section, Findings& out) {
+  const std::string own = root + "." + section;
+  const bool made = std::any_of(text.assignments.begin(), text.assignments.end(),
+                                [&](const PythonAssignment& other) {
+                                  return other.target == own;  // the program makes it
+                                });
+  if (made) return;
+  const std::string_view meant = section_of_nemo(section);
+  out.push_back({meant.empty() ? warning : error,
+                 "unknown_option",
+                 assignment.value.place,
+                 fmt::format("the configuration of Megatron-Bridge 067f987d has no section {}: "
+                             "Python stops{}",
+                             shown(section),
+                             meant.empty() ? " where the release that runs has none either" : ""),
+                 meant.empty() ? "" : fmt::format("did you mean {}?", meant),
+                 std::string(kFieldSource),
+                 {}});
+}
+
 // cfg.model.tensor_model_paralel_size = 2: Python makes a field of that name, which nobody reads.
 // cfg.optimzer.lr = 1e-4: there is no such section to set it in.
 void check_fields(const PythonText& text, Findings& out) {
@@ -295,6 +415,11 @@ void check_fields(const PythonText& text, Findings& out) {
     if (inner == std::string::npos) continue;
     const std::string section = field.substr(0, inner), name = field.substr(inner + 1);
     std::string near = slip_of_key(field, fields);
+    if (near.empty() && fields.find(section) == nullptr && configurations.contains(root) &&
+        !section.starts_with('_')) {
+      check_section(text, assignment, root, section, out);
+      continue;
+    }
     if (near.empty()) {
       // It may be a newer version's; of the model's fields, which grow by the week, those are told
       // that leave out words of one that is there.
@@ -365,10 +490,10 @@ void check_python(const Scene& scene, Findings& out) {
     check_imports(file.name, imports, out);
     const PythonText* const text = calls_of(scene, file.name);
     if (text == nullptr) continue;
-    check_flavor(scene, *text, imports, out);
+    check_flavor(scene, file.name, *text, imports, out);
     if (titan && scene.files.find(Dialect::torchtitan) != nullptr) check_keywords(*text, out);
     if (!bridge) continue;
-    check_recipe(scene, *text, out);
+    check_recipe(scene, *text, imports, out);
     check_fields(*text, out);
   }
 }

@@ -148,7 +148,8 @@ class OptionList {
 // "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan", "trainer",
 // "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names",
 // "accelerate_launch", "deepspeed_launch", "torchrun", "llama_factory", "axolotl",
-// "ms_swift", "ms_swift_megatron", "automodel", "trl", "verl", "verl_megatron", "nemo_rl", "hydra".
+// "ms_swift", "ms_swift_megatron", "automodel", "trl", "sglang", "verl", "verl_megatron",
+// "nemo_rl", "hydra".
 const OptionList& known_options(std::string_view name);
 
 }  // namespace qplan

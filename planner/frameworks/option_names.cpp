@@ -108,7 +108,10 @@ bool is_known_to_automodel(const OptionList& list, const std::string& key) {
 // The lists whose names a part may use.
 std::vector<const OptionList*> lists_of(const ConfigPart& part) {
   std::vector<const OptionList*> lists{&known_options(option_list_of(part.dialect))};
-  if (part.dialect == Dialect::slime) lists.push_back(&known_options("megatron"));
+  if (part.dialect == Dialect::slime) {
+    lists.push_back(&known_options("megatron"));
+    lists.push_back(&known_options("sglang"));
+  }
   if (part.dialect == Dialect::trainer) lists.push_back(&known_options("run_clm"));
   if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
     lists.push_back(&known_options("trainer"));
@@ -159,6 +162,24 @@ std::string as_field(std::string name) {
   return name;
 }
 
+bool is_slip_of_sglang(const std::string& key) {
+  const OptionList& list = known_options("sglang");
+  const std::array<const OptionList*, 2> lists{&list, &known_options("slime")};
+  return list.find(key) == nullptr && !remembered(Dialect::slime, "sglang", key, [&] {
+                                         return certain_name(key, lists);
+                                       }).empty();
+}
+
+// Arguments of a Trainer's that are gone from every release of transformers that LLaMA-Factory
+// (4.55 and later) and TRL (4.56.2) take; options/trainer.tsv has them of older ones.
+bool is_gone_from_trainer(Dialect dialect, const std::string& key) {
+  constexpr std::array<std::string_view, 3> kGoneArguments{"evaluation_strategy", "split_batches",
+                                                           "dispatch_batches"};
+  if (dialect != Dialect::llama_factory && dialect != Dialect::trl) return false;
+  const std::string name = as_field(key).substr(dashes_of(key));
+  return std::find(kGoneArguments.begin(), kGoneArguments.end(), name) != kGoneArguments.end();
+}
+
 }  // namespace
 
 const KnownOption* known_option(const ConfigPart& part, const std::string& written) {
@@ -174,13 +195,16 @@ const KnownOption* known_option(const ConfigPart& part, const std::string& writt
 bool is_known(const ConfigPart& part, const std::string& key) {
   const bool takes = takes_megatrons(part.dialect);
   if (takes && std::find(kGone.begin(), kGone.end(), key) != kGone.end()) return false;
+  if (is_gone_from_trainer(part.dialect, key)) return false;
   const OptionList& list = known_options(option_list_of(part.dialect));
   if (list.find(key) != nullptr) return true;
   switch (part.dialect) {
     case Dialect::slime:
-      // sglang's own arguments come with its version; the one that is gone is known below.
+      // sglang's own arguments come with its version: a slip alone is none. The one that is gone is
+      // known below.
       return known_options("megatron").find(key) != nullptr || key.starts_with("--router-") ||
-             (key.starts_with("--sglang-") && key != "--sglang-enable-ep-moe");
+             (key.starts_with("--sglang-") && key != "--sglang-enable-ep-moe" &&
+              !is_slip_of_sglang(key));
     case Dialect::megatron_deepspeed:
       return std::find(kDeepspeedFlags.begin(), kDeepspeedFlags.end(), key) !=
              kDeepspeedFlags.end();
@@ -267,7 +291,11 @@ bool is_known(const ConfigPart& part, const Setting& setting) {
   const bool handed_on = part.dialect == Dialect::trl &&
                          known_options("accelerate_launch").find(setting.key) != nullptr &&
                          known_option(part, as_field(setting.key)) == nullptr;
-  const bool no_field = dash && names_fields(part, setting) && !handed_on;
+  // In a YAML no beginning of a name is one.
+  const bool begins = part.dialect == Dialect::trl && setting.syntax == Syntax::yaml &&
+                      setting.key.starts_with("--") && !handed_on &&
+                      known_option(part, setting.key) == nullptr;
+  const bool no_field = (dash && names_fields(part, setting) && !handed_on) || begins;
   const bool keyword = part.dialect == Dialect::trainer && setting.syntax == Syntax::python;
   if (keyword) return !is_slip_of_field(setting.key);
   return !no_field && is_known(part, setting.key);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "models/error.h"
@@ -49,6 +50,10 @@ Term term_of(std::string_view text) {
   return term;
 }
 
+// The name that older releases of transformers have for an option (training_args.py).
+constexpr std::array<std::pair<std::string_view, std::string_view>, 1> kOlderNames{
+    {{"--eval_strategy", "--evaluation_strategy"}}};
+
 class Terms {
  public:
   Terms(const Scene& scene, const ConfigPart& part)
@@ -61,7 +66,7 @@ class Terms {
   [[nodiscard]] std::optional<bool> holds(std::string_view text) const {
     const Term term = term_of(text);
     if (term.op.empty()) {
-      const Setting* const found = part_.settings.find(term.flag);
+      const Setting* const found = said(term.flag);
       if (found != nullptr && !found->resolved) return std::nullopt;  // of two branches, perhaps
       const bool elsewhere = found == nullptr && !term.negated && is_on_elsewhere(term.flag);
       const bool given = (found != nullptr && !is_off(*found)) || elsewhere;
@@ -95,10 +100,19 @@ class Terms {
   }
 
   [[nodiscard]] const Setting* find(std::string_view text) const {
-    return part_.settings.find(term_of(text).flag);
+    return said(term_of(text).flag);
   }
 
  private:
+  // By its name, or its older one.
+  [[nodiscard]] const Setting* said(std::string_view flag) const {
+    if (const Setting* const found = part_.settings.find(flag)) return found;
+    for (const auto& [name, older] : kOlderNames) {
+      if (name == flag && part_.dialect == Dialect::trainer) return part_.settings.find(older);
+    }
+    return nullptr;
+  }
+
   // An array of arguments may leave to another what it needs.
   [[nodiscard]] bool is_said_elsewhere(std::string_view flag) const {
     return std::any_of(scene_.files.parts.begin(), scene_.files.parts.end(),
@@ -119,7 +133,7 @@ class Terms {
 
   // As given, or the parser's default; empty: it has none.
   [[nodiscard]] std::optional<std::vector<std::string>> values_of(std::string_view flag) const {
-    const Setting* const found = part_.settings.find(flag);
+    const Setting* const found = said(flag);
     if (found != nullptr) {
       if (!found->resolved) return std::nullopt;
       return list_of(found->value);

@@ -266,6 +266,22 @@ TEST_CASE("what is wrong is shown though nobody counts the GPUs, and counted onc
   CHECK(of_many.says("[not_judged]"));
 }
 
+TEST_CASE("what is no number of GPUs is a finding at its place") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("run.sh"))
+      << "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B \\\n"
+         "  trainer.n_gpus_per_node=8 trainer.nnodes=one\n";
+  const Ran verl = run("check " + folder.file("run.sh") + " --no-best");
+  CHECK(verl.code == 1);
+  CHECK(verl.says("run.sh:2: error: trainer.nnodes is one, and must be a whole number"));
+  std::ofstream(folder.file("x.yaml"))
+      << "grpo:\n  num_prompts_per_step: 64\npolicy:\n  model_name: Qwen/Qwen3-8B\n"
+         "cluster:\n  gpus_per_node: eight\n  num_nodes: 1\n";
+  const Ran nemo = run("check " + folder.file("x.yaml") + " --no-best");
+  CHECK(nemo.code == 1);
+  CHECK(nemo.says("x.yaml:6: error: cluster.gpus_per_node is eight, and must be a whole number"));
+}
+
 TEST_CASE("GPUs that make answers are the job's, too") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("run.sh"))

@@ -5,9 +5,12 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "models/edit_distance.h"
 #include "planner/frameworks/finetuning/templates.h"
 #include "planner/frameworks/finetuning/trap.h"
+#include "planner/frameworks/torch/trainer_words.h"
 
 namespace qplan {
 namespace {
@@ -259,6 +262,74 @@ constexpr auto kOfRuns = std::to_array<Trap>({
      "axolotl 067b021c, src/axolotl/utils/schemas/validation.py:815"},
 });
 
+enum class Schedule : std::uint8_t { known, slip, unknown };
+
+// Its own two (src/axolotl/core/builders/base.py), and transformers'.
+Schedule schedule_of(const Case& c) {
+  const std::string name = c.word("lr_scheduler");
+  const auto& theirs = known_options("trainer").find("--lr_scheduler_type")->choices;
+  std::vector<std::string> all(theirs.begin(), theirs.end());
+  all.insert(all.end(), {"one_cycle", "rex"});
+  if (name.empty() || std::find(all.begin(), all.end(), name) != all.end()) return Schedule::known;
+  constexpr std::size_t kNear = 2;
+  const bool slip = std::any_of(all.begin(), all.end(), [&](const std::string& real) {
+    return edit_distance(name, real) <= (real.size() > 4 ? kNear : 1);
+  });
+  return slip ? Schedule::slip : Schedule::unknown;
+}
+
+// Adapters that are made anew.
+bool makes_adapters(const Case& c) {
+  return (c.is("adapter", "lora") || c.is("adapter", "qlora")) && !c.has("lora_model_dir");
+}
+
+// ... and of schedules, kernels and adapters.
+constexpr auto kOfParts = std::to_array<Trap>({
+    {"refused_value", error, "lr_scheduler",
+     [](const Case& c) { return schedule_of(c) == Schedule::slip; },
+     "lr_scheduler is a slip of one of transformers' or of one_cycle and rex, and transformers "
+     "stops",
+     "one of their names, cosine for instance",
+     "axolotl 067b021c, src/axolotl/core/builders/base.py:281; transformers 5.23.0, "
+     "src/transformers/training_args.py (SchedulerType)"},
+    {"refused_value", warning, "lr_scheduler",
+     [](const Case& c) { return schedule_of(c) == Schedule::unknown; },
+     "this release of transformers has no such lr_scheduler, and stops",
+     "one of its names, cosine for instance",
+     "axolotl 067b021c, src/axolotl/core/builders/base.py:281; transformers 5.23.0, "
+     "src/transformers/training_args.py (SchedulerType)"},
+    {"refused_value", error, "attn_implementation",
+     [](const Case& c) {
+       return kernel_name_of(c.word("attn_implementation")) == KernelName::meant;
+     },
+     "attn_implementation must be one of eager, sdpa, flash_attention_2, flash_attention_3, "
+     "flex_attention, xformers, sage, fp8, or a kernel of a hub",
+     "flash_attention_2, or another of them",
+     "axolotl 067b021c, src/axolotl/utils/schemas/config.py:1611"},
+    {"option_needs", error, "adapter",
+     [](const Case& c) { return makes_adapters(c) && !c.has("lora_r"); },
+     "adapters need lora_r, for which axolotl has no default: PEFT stops without it", "lora_r: 16",
+     "axolotl 067b021c, src/axolotl/utils/schemas/peft.py:53; PEFT 5d602fdbf, "
+     "src/peft/tuners/lora/layer.py:239"},
+    {"option_needs", error, "adapter",
+     [](const Case& c) { return makes_adapters(c) && c.has("lora_r") && !c.has("lora_alpha"); },
+     "adapters need lora_alpha, for which axolotl has no default: PEFT divides it by the rank",
+     "lora_alpha: 32",
+     "axolotl 067b021c, src/axolotl/utils/schemas/peft.py (lora_alpha); PEFT 5d602fdbf, "
+     "src/peft/tuners/lora/layer.py (update_layer)"},
+    {"option_needs", error, "adapter",
+     [](const Case& c) {
+       const Settings& s = c.part.settings;
+       return makes_adapters(c) && !c.on("lora_target_linear") && !c.has("lora_target_modules") &&
+              !s.has_section("lora_target_modules.") && !c.has("lora_target_parameters") &&
+              !s.has_section("lora_target_parameters.") && !c.has("plugins");
+     },
+     "adapters of no layers: axolotl hands PEFT an empty list where nothing says which, and it "
+     "stops",
+     "lora_target_linear: true, or lora_target_modules",
+     "axolotl 067b021c, src/axolotl/loaders/adapter.py:173"},
+});
+
 // ... and of the weights, losses and templates.
 constexpr auto kOfModels = std::to_array<Trap>({
     {"generation_batch", error, "trl.num_generations",
@@ -353,10 +424,11 @@ constexpr auto kOfModels = std::to_array<Trap>({
 });
 
 constexpr auto kAxolotlTraps = [] {
-  std::array<Trap, kOfItsWords.size() + kOfRuns.size() + kOfModels.size()> all{};
+  std::array<Trap, kOfItsWords.size() + kOfRuns.size() + kOfParts.size() + kOfModels.size()> all{};
   const auto runs = std::copy(kOfItsWords.begin(), kOfItsWords.end(), all.begin());
   const auto models = std::copy(kOfRuns.begin(), kOfRuns.end(), runs);
-  std::copy(kOfModels.begin(), kOfModels.end(), models);
+  const auto parts = std::copy(kOfParts.begin(), kOfParts.end(), models);
+  std::copy(kOfModels.begin(), kOfModels.end(), parts);
   return all;
 }();
 

@@ -2,10 +2,14 @@
 // and what follows from several of their keys and the model.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "models/text.h"
 #include "planner/frameworks/finetuning/trap.h"
@@ -54,10 +58,6 @@ std::span<const FineTuningTrap> traps_of(Dialect dialect) {
   return {};
 }
 
-bool is_swift(Dialect dialect) {
-  return dialect == kSwift || dialect == kSwiftMegatron;
-}
-
 // Longer than the model's positions, where its checkpoint is the model that was asked for.
 void check_length(const Case& c, std::string_view key, Findings& out) {
   const Setting* const length = c.part.settings.find(key);
@@ -76,7 +76,7 @@ void check_length(const Case& c, std::string_view key, Findings& out) {
 // same model without them.
 void check_reference(const Case& c, Findings& out) {
   const bool factory = c.part.dialect == kFactory;
-  const bool swift = is_swift(c.part.dialect);
+  const bool swift = is_of_swift(c.part.dialect);
   const std::string_view key = factory ? "stage" : swift ? "--rlhf_type" : "rl";
   const std::string way = c.word(key);
   const std::string loss = c.word("pref_loss", "sigmoid");
@@ -111,6 +111,86 @@ void check_reference(const Case& c, Findings& out) {
                            : "axolotl 067b021c, src/axolotl/core/builders/rl.py")});
 }
 
+// axolotl's mesh, whose degrees multiply to the job's GPUs where what is not said is filled as it
+// fills it.
+class AxolotlMesh {
+ public:
+  explicit AxolotlMesh(const Case& c)
+      : c_(c), world_(c.scene.question.limits.gpus), rest_(world_) {}
+
+  void check(Findings& out) {
+    constexpr std::array<std::string_view, 5> kKeys{"expert_parallel_size", "tensor_parallel_size",
+                                                    "context_parallel_size", "dp_replicate_size",
+                                                    "dp_shard_size"};
+    const Setting* first = nullptr;
+    for (const std::string_view key : kKeys) {
+      const Setting* const said = c_.part.settings.find(key);
+      if (said == nullptr || c_.figure(key, 1) <= 1) continue;
+      if (!said->resolved) return;
+      if (first == nullptr) first = said;
+    }
+    if (first == nullptr || world_ <= 1) return;
+    if (world_ % degree("expert_parallel_size") != 0) {
+      return say(out, first,
+                 fmt::format("expert_parallel_size {} does not divide the job's {} GPUs",
+                             degree("expert_parallel_size"), world_),
+                 "utils/distributed.py:337");
+    }
+    const std::int64_t product = fill();
+    if (product == world_) return;
+    say(out, first,
+        fmt::format("axolotl makes a mesh of {} ranks of {}, and the job has {} GPUs: it stops",
+                    product, fmt::join(names_, " x "), world_),
+        "utils/distributed.py:359");
+  }
+
+ private:
+  [[nodiscard]] std::int64_t degree(std::string_view key) const {
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(c_.figure(key, 1)));
+  }
+
+  void take(std::string_view key, std::int64_t size) {
+    product_ *= size;
+    names_.push_back(fmt::format("{} {}", key, size));
+    rest_ /= size;
+  }
+
+  // The product of the degrees, as _get_parallel_config_kwargs takes them one after another.
+  std::int64_t fill() {
+    for (const std::string_view key :
+         {"expert_parallel_size", "tensor_parallel_size", "context_parallel_size"}) {
+      if (degree(key) > 1) take(key, degree(key));
+    }
+    const std::int64_t copies = degree("dp_replicate_size"), shards = degree("dp_shard_size");
+    const bool shards_said = c_.has("dp_shard_size");
+    const bool fsdp = c_.on("fsdp") || c_.part.settings.has_section("fsdp_config.");
+    if (!shards_said && copies <= 1 && rest_ > 1) take("dp_shard_size", rest_);
+    if (copies > 1) take("dp_replicate_size", copies);
+    if (rest_ > 1 && shards > 1) {
+      take("dp_shard_size", shards);
+      if (rest_ > 1 && copies <= 1) take("dp_replicate_size", rest_);
+    }
+    if (rest_ > 1 && shards <= 1 && fsdp) take("dp_shard_size", rest_);
+    return product_;
+  }
+
+  static void say(Findings& out, const Setting* at, std::string message, std::string_view line) {
+    out.push_back({error,
+                   "mesh_product",
+                   at->place,
+                   std::move(message),
+                   "degrees whose product divides the GPUs",
+                   fmt::format("axolotl 067b021c, src/axolotl/{}; accelerate 16cb6eb8, "
+                               "src/accelerate/parallelism_config.py:372",
+                               line),
+                   {}});
+  }
+
+  const Case& c_;
+  std::int64_t world_, rest_, product_ = 1;
+  std::vector<std::string> names_;
+};
+
 // AutoModel's recipes ask for the blocks that they know, and look at no other.
 void check_blocks(const ConfigPart& part, Findings& out) {
   for (const SectionSlip& slip :
@@ -129,6 +209,7 @@ void check_blocks(const ConfigPart& part, Findings& out) {
 }  // namespace
 
 void check_finetuning(const Scene& scene, Findings& out) {
+  check_words_of_trl(scene, out);
   for (const ConfigPart& part : scene.files.parts) {
     const auto traps = traps_of(part.dialect);
     if (traps.empty()) continue;
@@ -146,11 +227,12 @@ void check_finetuning(const Scene& scene, Findings& out) {
       continue;
     }
     check_length(c,
-                 part.dialect == kFactory ? "cutoff_len"
-                 : is_swift(part.dialect) ? "--max_length"
-                                          : "sequence_len",
+                 part.dialect == kFactory    ? "cutoff_len"
+                 : is_of_swift(part.dialect) ? "--max_length"
+                                             : "sequence_len",
                  out);
     check_reference(c, out);
+    if (part.dialect == Dialect::axolotl) AxolotlMesh(c).check(out);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -109,10 +110,13 @@ class Generations {
     const bool trl = part_.dialect == Dialect::trainer || part_.dialect == Dialect::trl;
     const Setting* const vllm = part_.settings.find("--use_vllm");
     const bool on = vllm != nullptr ? is_switched_on(part_.settings, "--use_vllm") : megatron();
-    const bool inside = word_of(part_.settings, "--vllm_mode", trl ? "colocate" : "") == "colocate";
+    const std::string mode = word_of(part_.settings, "--vllm_mode", trl ? "colocate" : "");
+    const bool inside = mode == "colocate" || is_slip(mode, "colocate");
     if (!on || !inside) return;
     const double share =
         figure_of(part_.settings, "--vllm_gpu_memory_utilization", trl ? 0.3 : 0.9);
+    check_engines();
+    if (share <= 0 || share > 1) return refuse_share(share);
     const bool sleeps = is_switched_on(part_.settings, "--vllm_enable_sleep_mode") ||
                         figure_of(part_.settings, "--sleep_level", 0) > 0;
     const bool much = share >= 0.8 && !sleeps;
@@ -133,6 +137,45 @@ class Generations {
                      : megatron() ? kSwiftMegatronConfig
                                   : kSwiftConfig),
          {}});
+  }
+
+  // Engines of so many ranks each, among all of them.
+  void check_engines() {
+    const Setting* const said = part_.settings.find("--vllm_tensor_parallel_size");
+    const std::int64_t gpus = scene_.question.limits.gpus;
+    if (said == nullptr || !said->resolved || gpus <= 0) return;
+    const std::int64_t degree = whole(said->key, 1);
+    if (degree < 1 || gpus % degree == 0) return;
+    std::vector<std::int64_t> fitting;
+    for (std::int64_t n = 1; n <= std::min<std::int64_t>(gpus, 16); ++n) {
+      if (gpus % n == 0) fitting.push_back(n);
+    }
+    const bool trl = part_.dialect == Dialect::trainer || part_.dialect == Dialect::trl;
+    out_.push_back({error,
+                    "rollout_divisibility",
+                    said->place,
+                    fmt::format("{} GPUs are no whole number of engines of {} "
+                                "(vllm_tensor_parallel_size): it stops",
+                                gpus, degree),
+                    fmt::format("one of {}", fmt::join(fitting, ", ")),
+                    trl          ? "TRL f2cd5771, trl/generation/vllm_generation.py:318"
+                    : megatron() ? "ms-swift 3602360a, swift/megatron/trainers/rollout_mixin.py:404"
+                                 : "ms-swift 3602360a, swift/rlhf_trainers/rollout_mixin.py:433",
+                    {}});
+  }
+
+  void refuse_share(double share) {
+    const Setting& said = *part_.settings.find("--vllm_gpu_memory_utilization");
+    const bool percent = share > 1 && share <= 100;
+    out_.push_back({error,
+                    "refused_value",
+                    said.place,
+                    fmt::format("{} is {}, and must be a share of each GPU's memory, above 0 and "
+                                "up to 1: vLLM stops",
+                                said.key, share),
+                    percent ? fmt::format("{} for {} percent", share / 100, share) : "",
+                    "qplan: vLLM's CacheConfig raises an error (vllm/config/cache.py)",
+                    {}});
   }
 
   void too_few() {

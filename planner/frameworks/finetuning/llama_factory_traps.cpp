@@ -52,8 +52,9 @@ constexpr auto kLlamaFactoryTraps = std::to_array<Trap>({
      "bitsandbytes has weights of 4 and of 8 bits", "quantization_bit: 4", kQuantization},
     {"quantized_shards", error, "quantization_bit",
      [](const Case& c) {
-       const bool four = quantizer_of(c.part.settings) == "bnb" && c.figure("quantization_bit", 4) == 4;
-       return !four && (c.zero3() || c.fsdp());
+       const std::string quantizer = quantizer_of(c.part.settings);
+       const bool four = quantizer == "bnb" && c.figure("quantization_bit", 4) == 4;
+       return !quantizer.empty() && !four && (c.zero3() || c.fsdp());
      },
      "ZeRO-3 and FSDP shard weights of bitsandbytes' 4 bits and no others that are quantised",
      "quantization_bit: 4 with quantization_method: bnb, or ZeRO-2", kQuantization},
@@ -183,6 +184,102 @@ constexpr auto kLlamaFactoryTraps = std::to_array<Trap>({
      "neither bf16 nor fp16 is on: products run in fp32, many times slower", "bf16: true", kParser},
 });
 
+// ... of quantised weights, of losses and optimizers.
+constexpr auto kOfFactoryMethods = std::to_array<Trap>({
+    {"quantized_bits", error, "quantization_bit",
+     [](const Case& c) {
+       return quantizer_of(c.part.settings) == "eetq" && c.figure("quantization_bit", 8) != 8;
+     },
+     "EETQ has weights of 8 bits alone", "quantization_bit: 8", kQuantization},
+    {"idle_option", warning, "quantization_method",
+     [](const Case& c) {
+       return c.has("quantization_bit") && quantizer_of(c.part.settings).empty() &&
+              !is_quantized_checkpoint(c.word("model_name_or_path"));
+     },
+     "quantization_method names what a checkpoint is quantised by already: weights of one that is "
+     "not stay as they are, silently",
+     "quantization_method: bnb, or the path of a quantised checkpoint", kQuantization},
+    {"options_exclude", error, "pissa_init",
+     [](const Case& c) { return c.on("pissa_init") && c.has("quantization_bit"); },
+     "pissa_init does not go with quantization_bit: LLaMA-Factory wants scripts/pissa_init.py run "
+     "before",
+     "leave pissa_init out, or prepare the model by scripts/pissa_init.py",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:239"},
+    {"options_exclude", error, "pissa_init",
+     [](const Case& c) { return c.on("pissa_init") && c.zero3(); },
+     "pissa_init does not run under ZeRO-3", "ZeRO-2, or scripts/pissa_init.py before",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:495"},
+    {"options_exclude", error, "pissa_init",
+     [](const Case& c) {
+       const std::string loss = c.word("pref_loss", "sigmoid");
+       const bool compares = c.is("stage", "dpo") && loss != "orpo" && loss != "simpo";
+       return c.on("pissa_init") && (compares || c.is("stage", "ppo") || c.is("stage", "kto"));
+     },
+     "pissa_init changes the weights that this stage compares with", "leave it out",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/finetuning_args.py:621"},
+    {"options_exclude", error, "resize_vocab",
+     [](const Case& c) { return c.on("resize_vocab") && c.has("quantization_bit"); },
+     "embeddings of a quantised model are not resized", "leave resize_vocab out",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:242"},
+    {"options_exclude", error, "create_new_adapter",
+     [](const Case& c) {
+       return c.on("create_new_adapter") && c.has("adapter_name_or_path") &&
+              c.has("quantization_bit");
+     },
+     "no new adapter is made on top of others on a quantised model", "leave it out",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:245"},
+    {"options_exclude", error, "adapter_name_or_path",
+     [](const Case& c) {
+       return c.has("quantization_bit") && count_of(c, "adapter_name_or_path") > 1;
+     },
+     "a quantised model takes one adapter", "merge them before",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:248"},
+    {"option_needs", error, "dpo_label_smoothing",
+     [](const Case& c) {
+       return c.is("stage", "dpo") && !c.is("pref_loss", "sigmoid", "sigmoid") &&
+              c.figure("dpo_label_smoothing", 0) > 1e-6;
+     },
+     "dpo_label_smoothing goes with pref_loss sigmoid alone", "leave it out, or pref_loss: sigmoid",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/finetuning_args.py:609"},
+    {"options_exclude", error, "use_llama_pro",
+     [](const Case& c) { return c.on("use_llama_pro") && c.is("finetuning_type", "full", "lora"); },
+     "use_llama_pro goes with finetuning_type freeze or lora", "finetuning_type: freeze",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/finetuning_args.py:612"},
+    {"options_exclude", error, "finetuning_type",
+     [](const Case& c) { return c.on("use_galore") + c.on("use_apollo") + c.on("use_badam") > 1; },
+     "GaLore, APOLLO and BAdam exclude each other", "keep one of them",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/finetuning_args.py:618"},
+    {"options_exclude", error, "galore_layerwise",
+     [](const Case& c) {
+       return c.on("use_galore") && c.on("galore_layerwise") && c.distributed();
+     },
+     "GaLore layer by layer runs on one GPU alone", "galore_layerwise: false",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:506"},
+    {"options_exclude", error, "apollo_layerwise",
+     [](const Case& c) {
+       return c.on("use_apollo") && c.on("apollo_layerwise") && c.distributed();
+     },
+     "APOLLO layer by layer runs on one GPU alone", "apollo_layerwise: false",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:509"},
+    {"options_exclude", error, "load_best_model_at_end",
+     [](const Case& c) {
+       return c.on("load_best_model_at_end") && (c.is("stage", "rm") || c.is("stage", "ppo"));
+     },
+     "stages rm and ppo do not load the best model at the end", "load_best_model_at_end: false",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:447"},
+    {"options_exclude", error, "compute_accuracy",
+     [](const Case& c) { return c.on("compute_accuracy") && c.on("predict_with_generate"); },
+     "compute_accuracy and predict_with_generate exclude each other", "keep one of them",
+     "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py:489"},
+});
+
+constexpr auto kAllOfLlamaFactory = [] {
+  std::array<Trap, kLlamaFactoryTraps.size() + kOfFactoryMethods.size()> all{};
+  const auto methods = std::copy(kLlamaFactoryTraps.begin(), kLlamaFactoryTraps.end(), all.begin());
+  std::copy(kOfFactoryMethods.begin(), kOfFactoryMethods.end(), methods);
+  return all;
+}();
+
 }  // namespace
 
 bool is_full(const Case& c) {
@@ -190,7 +287,7 @@ bool is_full(const Case& c) {
 }
 
 std::span<const Trap> llama_factory_traps() {
-  return kLlamaFactoryTraps;
+  return kAllOfLlamaFactory;
 }
 
 }  // namespace qplan

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "planner/frameworks/finetuning/trap.h"
+#include "planner/frameworks/torch/trainer_words.h"
 
 namespace qplan {
 namespace {
@@ -56,6 +57,16 @@ constexpr auto kSwiftTraps = std::to_array<Trap>({
      [](const Case& c) { return c.is("--quant_method", "bnb") && c.is("--tuner_type", "full"); },
      "weights of 4 or 8 bits cannot be trained: the Trainer stops without adapters beside them",
      "--tuner_type lora", "transformers 5.23.0, src/transformers/trainer_utils.py:131"},
+    {"refused_value", error, "--attn_impl",
+     [](const Case& c) {
+       const std::string name = c.word("--attn_impl");
+       return name != "flash_attn" && kernel_name_of(name) == KernelName::meant;
+     },
+     "--attn_impl must be one of flash_attn, flash_attention_2, flash_attention_3, sdpa, eager, "
+     "flex_attention",
+     "flash_attn, or another of them",
+     "ms-swift 3602360a, swift/model/utils.py:34; transformers 5.23.0, "
+     "src/transformers/modeling_utils.py:1848"},
     {"refused_value", error, "--tuner_type",
      [](const Case& c) {
        return !c.has("--external_plugins") && !is_tuner(c.word("--tuner_type"));

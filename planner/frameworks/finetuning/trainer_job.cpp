@@ -14,6 +14,7 @@
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/finetuning/job_maker.h"
 #include "planner/frameworks/option.h"
+#include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
 namespace {
@@ -232,15 +233,38 @@ class Axolotl : JobMaker {
     if (list != nullptr && contains(text_of(list->value), "offload")) {
       say(accelerate, "fsdp_config.fsdp_offload_params", true, "fsdp");
     }
-    constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kDegrees{
-        {{"dp_replicate_size", "dp_replicate"},
-         {"dp_shard_size", "dp_shard"},
+    hand_degrees();
+  }
+
+  // As axolotl 067b021c, src/axolotl/utils/distributed.py (_get_parallel_config_kwargs) makes a
+  // mesh of them: what is not said is filled, and expert parallelism takes ranks that hold copies
+  // of all else.
+  void hand_degrees() {
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kDegrees{
+        {{"dp_shard_size", "dp_shard"},
          {"tensor_parallel_size", "tp"},
          {"context_parallel_size", "cp"}}};
+    Settings& accelerate = job_.accelerate;
+    const auto name = [](std::string_view degree) {
+      return fmt::format("parallelism_config.parallelism_config_{}_size", degree);
+    };
     for (const auto& [key, degree] : kDegrees) {
-      if (figure_of(yaml_, key, 1) <= 1) continue;
-      hand(accelerate, key, fmt::format("parallelism_config.parallelism_config_{}_size", degree));
+      if (figure_of(yaml_, key, 1) > 1) hand(accelerate, key, name(degree));
     }
+    const double experts = figure_of(yaml_, "expert_parallel_size", 1);
+    const double copies = std::max(1.0, figure_of(yaml_, "dp_replicate_size", 1));
+    if (copies > 1 || (experts > 1 && figure_of(yaml_, "dp_shard_size", 1) <= 1)) {
+      const bool said = yaml_.has("dp_replicate_size");
+      say(accelerate, name("dp_replicate"),
+          static_cast<std::int64_t>(copies * std::max(1.0, experts)),
+          said ? "dp_replicate_size" : "expert_parallel_size");
+    } else if (figure_of(yaml_, "dp_shard_size", 1) > 1) {
+      say(accelerate, std::string(kFillsReplicas), true, "dp_shard_size");
+    }
+    if (experts <= 1) return;
+    assume_less(
+        "copies of every weight on each rank of expert_parallel_size: that it spreads experts is "
+        "not counted");
   }
 
   void assume(const std::string& adapter, const std::string& rl) {
@@ -463,7 +487,10 @@ double figure_of(const Settings& yaml, std::string_view key, double otherwise) {
 
 std::string quantizer_of(const Settings& llama_factory) {
   if (!llama_factory.has("quantization_bit")) return "";
-  return word_of(llama_factory, "quantization_method", "bnb");
+  const std::string method = word_of(llama_factory, "quantization_method", "bnb");
+  // Others are of checkpoints that are quantised already (ff6d4d12,
+  // src/llamafactory/model/model_utils/quantization.py:163).
+  return method == "bnb" || method == "hqq" || method == "eetq" ? method : "";
 }
 
 bool is_quantized_checkpoint(std::string_view model) {

@@ -59,4 +59,11 @@ std::span<const FineTuningTrap> swift_megatron_traps();  // of `megatron sft`
 std::span<const FineTuningTrap> trl_traps();
 std::span<const FineTuningTrap> automodel_traps();
 
+// Words that TRL looks up, and its lists that go together.
+void check_words_of_trl(const Scene& scene, Findings& out);
+
+constexpr bool is_of_swift(Dialect dialect) {
+  return dialect == Dialect::ms_swift || dialect == Dialect::ms_swift_megatron;
+}
+
 }  // namespace qplan

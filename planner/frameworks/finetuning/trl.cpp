@@ -65,7 +65,7 @@ class Trl : JobMaker {
       say(job_.trainer, "--gradient_accumulation_steps", 1);
     }
     const double prompt = figure_of(yaml_, "--max_prompt_length", 512);
-    const double answer = figure_of(yaml_, "--max_completion_length", 256);
+    const double answer = figure_of(yaml_, "--max_completion_length", 512);
     if (generates()) {
       const auto length = static_cast<std::int64_t>(prompt + answer);
       say(job_.trainer, "--max_length", length, "--max_completion_length");

@@ -19,19 +19,6 @@ constexpr std::string_view kQuantizedAlone =
     "transformers 5.23.0, src/transformers/trainer_utils.py:131";
 constexpr std::string_view kTrlGrpo = "TRL f2cd5771, trl/trainer/grpo_config.py";
 
-// Kernels of a hub ("kernels-community/...") and those that plugins add have whatever names.
-bool is_slip_of_kernels(const std::string& name) {
-  constexpr std::array<std::string_view, 5> kKernels{"eager", "sdpa", "flash_attention_2",
-                                                     "flash_attention_3", "flex_attention"};
-  const auto known = [&](std::string_view kernel) { return kernel == name; };
-  const auto near = [&](std::string_view kernel) { return is_slip(name, kernel); };
-  // A digit is no slip: the next version's.
-  return !name.empty() && name.find_first_of("/|") == std::string::npos &&
-         name.find("flash_attention_") != 0 &&
-         std::none_of(kKernels.begin(), kKernels.end(), known) &&
-         std::any_of(kKernels.begin(), kKernels.end(), near);
-}
-
 constexpr auto kTrlTraps = std::to_array<Trap>({
     {"option_needs", error, "--padding_free",
      [](const Case& c) {
@@ -69,12 +56,6 @@ constexpr auto kTrlTraps = std::to_array<Trap>({
      },
      "--packing_strategy must be one of bfd, bfd_split, wrapped", "",
      "TRL f2cd5771, trl/trainer/sft_config.py:238"},
-    {"refused_value", error, "--attn_implementation",
-     [](const Case& c) { return is_slip_of_kernels(c.word("--attn_implementation")); },
-     "--attn_implementation is a slip of one of eager, sdpa, flash_attention_2, flash_attention_3, "
-     "flex_attention, and transformers stops",
-     "one of them",
-     "transformers 5.23.0, src/transformers/modeling_utils.py (get_correct_attn_implementation)"},
     {"options_exclude", error, "--auto_find_batch_size",
      [](const Case& c) { return c.on("--auto_find_batch_size") && c.is("verb", "grpo"); },
      "grpo's batch holds whole groups of answers, which auto_find_batch_size would split",

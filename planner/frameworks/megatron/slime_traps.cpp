@@ -46,8 +46,10 @@ bool says_batches(const Case& c) {
   return c.slime() && c.has("--rollout-batch-size") && c.has("--global-batch-size");
 }
 
-// GPUs that answer prompts.
+// GPUs that answer prompts. Those that the actor shares are all of the job's, whoever counts them.
 std::int64_t rollout_gpus(const Case& c) {
+  const std::int64_t gpus = c.scene.question.limits.gpus;
+  if (c.has("--colocate") && !c.has("--rollout-num-gpus") && gpus > 0) return gpus;
   return whole(c, "--rollout-num-gpus", c.has("--colocate") ? actor_gpus(c) : 0);
 }
 

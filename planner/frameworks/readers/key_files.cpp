@@ -150,6 +150,8 @@ void read_json(const std::string& text, const std::string& name, int first_line,
     case JsonKind::fsdp:
       return job.add(Dialect::accelerate, fsdp_settings(read.settings), {name, 0});
     case JsonKind::unknown:
+      // Read where the Trainer's arguments are (torch/check_training.cpp).
+      if (is_fsdp_of_trainer(read.settings)) return;
       return job.unknown({name, 0},
                          "this JSON has none of ds_config.json's keys (train_batch_size, "
                          "zero_optimization, ...)",

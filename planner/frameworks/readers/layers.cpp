@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <span>
@@ -14,6 +15,7 @@
 #include "models/error.h"
 #include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/readers/alike_paths.h"
+#include "planner/frameworks/rl/verl_keys.h"
 
 namespace qplan {
 namespace {
@@ -90,19 +92,67 @@ const ConfigPart* child_among(const std::vector<ConfigPart>& files) {
   return child == files.end() ? nullptr : &*child;
 }
 
-// A file that says itself who trains says the most of what is judged.
+// Without these of NeMo-RL's keys a plan would be made of its defaults in the parent's place.
+constexpr auto kDecideNemo = std::to_array<std::string_view>(
+    {"policy.train_global_batch_size", "policy.train_micro_batch_size",
+     "policy.max_total_sequence_length", "policy.sequence_packing.enabled",
+     "policy.dynamic_batching.enabled", "cluster.num_nodes", "cluster.gpus_per_node"});
+constexpr auto kDecideMegatron = std::to_array<std::string_view>(
+    {"enabled", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+     "context_parallel_size", "sequence_parallel", "activation_checkpointing",
+     "optimizer.use_distributed_optimizer"});
+constexpr auto kDecideShards = std::to_array<std::string_view>(
+    {"enabled", "tensor_parallel_size", "context_parallel_size", "sequence_parallel",
+     "activation_checkpointing", "cpu_offload"});
+bool says_all(const Settings& settings, std::string_view section,
+              std::span<const std::string_view> keys) {
+  return std::all_of(keys.begin(), keys.end(), [&](std::string_view key) {
+    return settings.has(std::string(section) + std::string(key));
+  });
+}
+
+// What decides a plan stands in the files that are there, as in those that `emit` writes.
+bool says_all_of_nemo(const Settings& whole) {
+  const Setting* const megatron = whole.find("policy.megatron_cfg.enabled");
+  const bool by_megatron = megatron != nullptr && same_value(megatron->value, Json(true));
+  return says_all(whole, "", kDecideNemo) &&
+         (by_megatron ? says_all(whole, "policy.megatron_cfg.", kDecideMegatron)
+                      : says_all(whole, "policy.dtensor_cfg.", kDecideShards));
+}
+
 void note_missing_parents(const std::vector<Setting>& missing, const Settings& whole,
                           GatheredJob& job) {
-  if (whole.has("policy.megatron_cfg.enabled") && whole.has("cluster.num_nodes")) return;
+  if (says_all_of_nemo(whole)) return;
   for (const Setting& named : missing) {
     const std::string name = text_of(named.value);
     job.note(
         "config_missing", named.place,
         fmt::format("defaults names {}, which is not among the files given: what it says is not "
-                    "judged",
+                    "known, and no plan is made of NeMo-RL's defaults in its place",
                     shown(name)),
         fmt::format("give {} too", shown(base_name(name))));
   }
+}
+
+// The configuration that a command names, and that is neither verl's own nor given.
+void note_missing_config(const ConfigPart& command, GatheredJob& job) {
+  constexpr auto kOwn = std::to_array<std::string_view>(
+      {"ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine", "generation",
+       "evaluation"});  // verl/trainer/config
+  const Setting* const named = command.settings.find("--config-name");
+  if (named == nullptr || !named->resolved || !named->value.is_string()) return;
+  const std::string name = text_of(named->value);
+  const std::string bare = name.substr(0, name.find('.'));
+  const bool of_verl =
+      verl::program_of(command.settings).find("verl.trainer.") != std::string::npos;
+  if (!of_verl || std::find(kOwn.begin(), kOwn.end(), bare) != kOwn.end()) {
+    return;
+  }
+  job.note("config_missing", named->place,
+           fmt::format("--config-name names {}, which is not among the files given: what it says "
+                       "is not known, and no plan is made of verl's defaults in its place",
+                       shown(name)),
+           fmt::format("give {}.yaml too", shown(bare)));
 }
 
 // NeMo-RL's: a file on top of those that its "defaults" name, and the words of a command on top
@@ -149,6 +199,7 @@ void merge_overridden(GatheredJob& job) {
     yaml->place = command->place;
     command.reset();
   }
+  if (command) note_missing_config(*command, job);
   if (yaml) others.push_back(std::move(*yaml));
   if (command) others.push_back(std::move(*command));
   job.parts = std::move(others);

@@ -24,6 +24,7 @@ class NemoCheck {
 
   void run() {
     check_keys();
+    if (lacks_parent(out_)) return;
     check_world();
     check_back_ends();
     check_engines();
@@ -99,7 +100,7 @@ class NemoCheck {
            certain_key(setting.key, list) == near ? with_key(scene_, part_, setting, near)
                                                   : Correction{});
     }
-    check_omega_values(scene_, part_, list, true, "",
+    check_omega_values(scene_, part_, list, true, "NeMo-RL 7ea279ab",
                        "qplan: planner/frameworks/options/nemo_rl.tsv, the types of NeMo-RL "
                        "7ea279ab's MasterConfig",
                        out_);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "models/error.h"
 #include "models/text.h"
@@ -44,9 +45,11 @@ class VerlCheck {
     check_keys();
     check_values();
     note_open_sizes(part_, out_);
+    if (lacks_parent(out_)) return;
     check_world();
     if (is_sft(part_.settings)) return check_sft();
     check_modes();
+    check_groups();
     check_batches();
     for (const Knob& knob : knobs()) {
       check_micro_batch(knob);
@@ -232,6 +235,23 @@ class VerlCheck {
            "actor_rollout_ref.rollout.name is not said, and the configuration has none",
            "actor_rollout_ref.rollout.name=vllm", kRolloutConfig);
     }
+  }
+
+  // What compares answers to one prompt has none to compare with where there is one: it takes 0 for
+  // their mean and 1 for their deviation.
+  void check_groups() {
+    constexpr std::array<std::string_view, 5> kComparing{"grpo", "grpo_vectorized", "rloo",
+                                                         "rloo_vectorized", "opo"};
+    const std::string estimator = "algorithm.adv_estimator", n = key(kRollout, "n");
+    const std::string name = c_.word(estimator);
+    if (std::find(kComparing.begin(), kComparing.end(), name) == kComparing.end()) return;
+    if (!has_listed_keys(part_.settings) || is_recipe() || is_open({estimator, n})) return;
+    if (c_.whole(n, 1) != 1) return;
+    find(warning, "generation_batch", place_of({n, estimator}),
+         fmt::format("{} compares the answers to a prompt, and {} is 1{}: each has nothing to be "
+                     "compared with",
+                     name, n, c_.said(n) == nullptr ? ", which nobody says otherwise" : ""),
+         fmt::format("{}=8", n), "verl b178a3cd, verl/trainer/ppo/core_algos.py:314");
   }
 
   void check_batches() {

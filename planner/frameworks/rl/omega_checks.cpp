@@ -84,6 +84,11 @@ void check_omega_values(const Scene& scene, const ConfigPart& part, const Option
   }
 }
 
+bool lacks_parent(const Findings& out) {
+  return std::any_of(out.begin(), out.end(),
+                     [](const Finding& f) { return f.rule == "config_missing"; });
+}
+
 Correction renamed_section(const Scene& scene, const SectionSlip& slip) {
   Correction none;
   none.why_not = "its name does not stand in the file in one piece";

@@ -16,6 +16,10 @@ void check_omega_values(const Scene& scene, const ConfigPart& part, const Option
                         bool choices, std::string_view release, std::string_view source,
                         Findings& out);
 
+// Whether a file is missing below the one that is checked: what it does not say itself is not known
+// then.
+bool lacks_parent(const Findings& out);
+
 // Of YAML: a section by its real name.
 Correction renamed_section(const Scene& scene, const SectionSlip& slip);
 

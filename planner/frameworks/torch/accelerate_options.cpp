@@ -235,6 +235,12 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
     draft.plan.zero = draft.plan.fsdp_shard = 0;
     return;
   }
+  // axolotl makes copies of the shards that are said, as many as the other degrees leave.
+  if (settings.has(kFillsReplicas) && draft.plan.dp > 0 && !draft.shard_groups) {
+    const ParallelPlan& p = draft.plan;
+    const std::int64_t once = std::int64_t{p.tp} * p.cp * p.pp * p.dp;
+    draft.shard_groups = static_cast<int>(std::max<std::int64_t>(1, gpus / once));
+  }
   set_shards(draft, gpus);
   // FSDP1 has no parallelism_config.
   if (is_fsdp2(settings) || settings.has_section("parallelism_config.")) return;
@@ -294,6 +300,19 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 41> kDecoder
      {"qwen3_vl_moe_text", "Qwen3VLMoeTextDecoderLayer"},
      {"seed_oss", "SeedOssDecoderLayer"}}};
 
+// Layers of transformers' other language models, which no model here has (5.23.0,
+// src/transformers/models, _no_split_modules).
+constexpr std::string_view kOtherLayers =
+    ",ArceeDecoderLayer,ApertusDecoderLayer,BartDecoderLayer,BambaDecoderLayer,BloomBlock,"
+    "CodeGenBlock,Cohere2DecoderLayer,CohereDecoderLayer,DeepseekV2DecoderLayer,Ernie4_"
+    "5DecoderLayer,"
+    "Exaone4DecoderLayer,FalconDecoderLayer,FalconH1DecoderLayer,Gemma2DecoderLayer,"
+    "Gemma3DecoderLayer,GemmaDecoderLayer,GlmDecoderLayer,GPT2Block,GPTBigCodeBlock,GPTJBlock,"
+    "GPTNeoBlock,GPTNeoXLayer,GraniteDecoderLayer,GraniteMoeDecoderLayer,JetMoeDecoderLayer,"
+    "MptBlock,OlmoDecoderLayer,OlmoeDecoderLayer,OPTDecoderLayer,PersimmonDecoderLayer,"
+    "PhiDecoderLayer,PhimoeDecoderLayer,Qwen2VLDecoderLayer,SmolLM3DecoderLayer,"
+    "StableLmDecoderLayer,Starcoder2DecoderLayer,T5Block,XGLMDecoderLayer,";
+
 }  // namespace
 
 std::string_view decoder_layer_class(std::string_view architecture) {
@@ -304,6 +323,7 @@ std::string_view decoder_layer_class(std::string_view architecture) {
 }
 
 bool is_decoder_layer_class(std::string_view name) {
+  if (kOtherLayers.find(fmt::format(",{},", name)) != std::string_view::npos) return true;
   return std::any_of(kDecoderLayers.begin(), kDecoderLayers.end(), [&](const auto& known) {
     return fmt::format(",{},", known.second).find(fmt::format(",{},", name)) != std::string::npos;
   });

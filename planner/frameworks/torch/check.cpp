@@ -436,7 +436,9 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
                    with_value(scene, *processes, fmt::format("{}", scene.question.limits.gpus))});
   }
   const Json ranks = processes != nullptr ? processes->value : Json(scene.question.limits.gpus);
-  if (!parallel || same_value(ranks, Json(0))) return;
+  // What axolotl makes of its degrees is checked by its own arithmetic.
+  const bool of_axolotl = part.derived && scene.files.find(Dialect::axolotl) != nullptr;
+  if (!parallel || of_axolotl || same_value(ranks, Json(0))) return;
   std::int64_t product = 1;
   for (const std::string_view degree : {"dp_replicate", "dp_shard", "tp", "cp", "sp"}) {
     const Setting* const size =

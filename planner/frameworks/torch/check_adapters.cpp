@@ -66,6 +66,42 @@ bool is_absent(const std::string& target) {
          std::find(kModules.begin(), kModules.end(), last) == kModules.end();
 }
 
+// The linear layer that a name is a slip of ("v_prj"); empty: it is none, as of another model's
+// ("c_proj").
+std::string slipped_layer(const std::string& target) {
+  constexpr std::array<std::string_view, 7> kLayers{"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                                    "gate_proj", "up_proj", "down_proj"};
+  if (!is_absent(target)) return "";
+  const std::string last = target.substr(target.rfind('.') + 1);
+  constexpr std::string_view kEnd = "_proj";
+  const bool other = last.ends_with(kEnd) && last.size() == kEnd.size() + 1;
+  std::string meant;
+  for (const std::string_view layer : kLayers) {
+    if (other || !is_slip(last, layer)) continue;
+    if (!meant.empty()) return "";
+    meant = layer;
+  }
+  return meant;
+}
+
+// One of several that is written wrong: PEFT adapts the others, and says nothing.
+void check_slips(const Scene& scene, const Setting& targets, const std::vector<std::string>& names,
+                 Findings& out) {
+  for (const std::string& name : names) {
+    const std::string meant = slipped_layer(name);
+    if (meant.empty() || std::find(names.begin(), names.end(), meant) != names.end()) continue;
+    out.push_back(
+        {warning,
+         "unknown_target",
+         targets.place,
+         fmt::format("{} has no module named {}: PEFT adapts the others, and says nothing",
+                     scene.question.model.name, shown(name)),
+         fmt::format("did you mean {}?", meant),
+         "PEFT 5d602fdb, src/peft/tuners/tuners_utils.py:1039",
+         {}});
+  }
+}
+
 // Parameters may be adapted beside modules, and then no module needs to be.
 bool adapts_parameters(const Scene& scene) {
   return std::any_of(
@@ -102,7 +138,9 @@ void check_targets(const Scene& scene, const Setting& targets, Severity severity
     return;
   }
   const std::vector<std::string> names = list_of(targets.value);
-  if (!std::all_of(names.begin(), names.end(), is_absent)) return;
+  if (!std::all_of(names.begin(), names.end(), is_absent)) {
+    return check_slips(scene, targets, names, out);
+  }
   out.push_back({severity,
                  "unknown_target",
                  targets.place,

@@ -15,7 +15,10 @@
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/python_syntax.h"
+#include "planner/frameworks/readers/recognise.h"
 #include "planner/frameworks/torch/torch.h"
+#include "planner/frameworks/torch/torch_calls.h"
+#include "planner/frameworks/torch/trainer_words.h"
 
 namespace qplan {
 namespace {
@@ -316,7 +319,8 @@ void check_fsdp_keyword(const Scene& scene, const PythonCall& call, Findings& ou
 // Trainer(...) without what it is told to evaluate on.
 void check_evaluation(const PythonText& text, const PythonCall& call, const std::string& program,
                       Findings& out) {
-  const PythonArgument* const strategy = call.find("eval_strategy");
+  const PythonArgument* strategy = call.find("eval_strategy");
+  if (strategy == nullptr) strategy = call.find("evaluation_strategy");  // of older releases
   if (strategy == nullptr || !strategy->resolved || !strategy->value.is_string() ||
       strategy->value == "no") {
     return;
@@ -335,12 +339,34 @@ void check_evaluation(const PythonText& text, const PythonCall& call, const std:
   out.push_back({error,
                  "option_needs",
                  strategy->place,
-                 fmt::format("eval_strategy {} needs an eval_dataset, which Trainer(...) is not "
-                             "given: it stops",
-                             strategy->value.get<std::string>()),
-                 "eval_dataset=, or eval_strategy=\"no\"",
+                 fmt::format("{} {} needs an eval_dataset, which Trainer(...) is not given: it "
+                             "stops",
+                             strategy->name, strategy->value.get<std::string>()),
+                 fmt::format("eval_dataset=, or {}=\"no\"", strategy->name),
                  "transformers 5.23.0, src/transformers/trainer.py:682",
                  {}});
+}
+
+// --fsdp_config fsdp.json, where that is given.
+void check_fsdp_json(const Scene& scene, Findings& out) {
+  const bool shards =
+      std::any_of(scene.files.parts.begin(), scene.files.parts.end(), [](const ConfigPart& part) {
+        return part.dialect == Dialect::trainer && is_switched_on(part.settings, "--fsdp");
+      });
+  if (!shards) return;
+  for (const ConfigText& file : scene.files.texts) {
+    if (file_kind_of(file) != FileKind::json) continue;
+    const Settings json = read_json_settings(file.text, file.name).settings;
+    if (!is_fsdp_of_trainer(json)) continue;
+    for (const Setting& setting : json) {
+      if (setting.key.ends_with("transformer_layer_cls_to_wrap")) {
+        check_classes(scene, &setting, out);
+      } else if (setting.key.ends_with("activation_checkpointing") &&
+                 is_switched_on(json, setting.key)) {
+        check_recomputation(scene, setting.place, out);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -351,6 +377,9 @@ void check_training(const Scene& scene, Findings& out) {
     if (part.dialect == Dialect::accelerate && !of_nemo) check_fsdp(scene, part, out);
     if (part.dialect == Dialect::trainer) check_arguments(scene, part, out);
   }
+  check_fsdp_json(scene, out);
+  check_trainer_words(scene, out);
+  check_torch_calls(scene, out);
   for (const PythonText& text : scene.files.python) {
     for (const PythonCall& call : text.calls) {
       if (callee_of(call) != "TrainingArguments" || is_open(call)) continue;

@@ -11,6 +11,9 @@
 
 namespace qplan {
 
+// A key of no file: that the ranks which the degrees leave hold copies of the shards.
+inline constexpr std::string_view kFillsReplicas = "parallelism_config.fills_replicas";
+
 std::span<const Option> accelerate_options();
 std::span<const Fact> accelerate_facts();
 std::span<const Limit> accelerate_limits();

@@ -4,9 +4,11 @@
 #include "planner/frameworks/megatron/bridge_program.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/frameworks/check.h"
@@ -247,6 +249,38 @@ TEST_SUITE("Megatron-Bridge's programs") {
       }
     }
     CHECK(open == 8);
+  }
+
+  TEST_CASE("sections and recipes go by the names of this framework") {
+    for (const auto& [line, meant] :
+         {std::pair{"cfg.optim.lr = 3e-4\n", "optimizer"}, {"cfg.trainer.x = 1\n", "train"}}) {
+      CAPTURE(line);
+      const Checked checked = ask_set("cfg.train.train_iters = 10\n" + std::string(line));
+      REQUIRE_MESSAGE(find(checked, "unknown_option") != nullptr, findings_text(checked));
+      CHECK(find(checked, "unknown_option")->severity == Severity::error);
+      CHECK(find(checked, "unknown_option")->instead == fmt::format("did you mean {}?", meant));
+    }
+    const Checked later = ask_set("cfg.train.train_iters = 10\ncfg.tomorrow.x = 1\n");
+    REQUIRE(find(later, "unknown_option") != nullptr);
+    CHECK(find(later, "unknown_option")->severity == Severity::warning);
+    const Checked own = ask_set("cfg.train.train_iters = 10\ncfg.mine = Mine()\ncfg.mine.x = 1\n");
+    CHECK_MESSAGE(find(own, "unknown_option") == nullptr, findings_text(own));
+    const auto ask_recipe = [](const std::string& name, const std::string& module) {
+      return ask_text("job.py",
+                      "from megatron.bridge.recipes." + module + " import " + name +
+                          "\ncfg = " + name + "()\ncfg.train.train_iters = 10\n",
+                      "llama3-8b", 16);
+    };
+    for (const std::string name :
+         {"llama3_8B_pretrain_config", "llama3_8b_pretrain", "llama3_8b_pretrian_config"}) {
+      CAPTURE(name);
+      CHECK(find(ask_recipe(name, "llama"), "unknown_recipe") != nullptr);
+    }
+    for (const std::string name : {"llama3_8b_pretrain_config", "llama9_8b_pretrain_config",
+                                   "pretrain_config", "default_squad_config"}) {
+      CAPTURE(name);
+      CHECK(find(ask_recipe(name, "llama"), "unknown_recipe") == nullptr);
+    }
   }
 }
 

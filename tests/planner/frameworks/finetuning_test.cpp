@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/json.h"
@@ -295,6 +296,69 @@ TEST_SUITE("axolotl's YAML") {
     const Checked value =
         ask_axolotl("", "fsdp_config:\n", "fsdp_config:\n  fsdp_use_orig_params: mostly\n");
     CHECK(find(value, "refused_value") != nullptr);
+  }
+}
+
+TEST_SUITE("axolotl's mesh and words") {
+  Checked ask_mesh(const std::string& degrees, std::int64_t gpus, bool shards = true) {
+    // Weights of 4 bits are not split over tp.
+    const std::string text = with_words(with_words(text_of_fixture("axolotl_qlora_fsdp.yaml"),
+                                                   "load_in_4bit: true\n", ""),
+                                        "qlora", "lora") +
+                             degrees;
+    const std::string alone = text.substr(0, text.find("fsdp_version")) + degrees;
+    return ask({{"job.yml", shards ? text : alone}}, "llama3-70b", gpus);
+  }
+
+  TEST_CASE("degrees that are not said are filled, and expert parallelism takes part") {
+    for (const auto& [degrees, gpus] :
+         {std::pair{"tensor_parallel_size: 2\n", 8},
+          {"dp_shard_size: 4\n", 8},
+          {"dp_shard_size: 2\nexpert_parallel_size: 2\n", 4},
+          {"expert_parallel_size: 4\n", 4},
+          {"dp_replicate_size: 2\ndp_shard_size: 2\nexpert_parallel_size: 2\n", 8}}) {
+      CAPTURE(degrees);
+      const Checked checked = ask_mesh(degrees, gpus);
+      CHECK_FALSE_MESSAGE(checked.has(Severity::error), findings_text(checked));
+      CHECK(checked.plan.dp * checked.plan.tp * checked.plan.cp == gpus);
+    }
+    CHECK(ask_mesh("dp_shard_size: 4\n", 8).plan.fsdp_shard == 4);
+    CHECK(ask_mesh("dp_shard_size: 2\nexpert_parallel_size: 2\n", 4).takes_less);
+    for (const auto& [degrees, gpus] :
+         {std::pair{"dp_shard_size: 2\nexpert_parallel_size: 3\n", 4},
+          {"tensor_parallel_size: 2\ndp_replicate_size: 2\ndp_shard_size: 4\n", 8},
+          {"dp_shard_size: 16\n", 8}}) {
+      CAPTURE(degrees);
+      CHECK(find(ask_mesh(degrees, gpus), "mesh_product") != nullptr);
+    }
+    for (const auto& [degrees, wrong] : {std::pair{"context_parallel_size: 3\n", true},
+                                         {"context_parallel_size: 16\n", true},
+                                         {"context_parallel_size: 2\n", false}}) {
+      CAPTURE(degrees);
+      CHECK((find(ask_mesh(degrees, 8, false), "mesh_product") != nullptr) == wrong);
+    }
+  }
+
+  TEST_CASE("schedules, kernels and adapters are what it and transformers take") {
+    CHECK(find(ask_axolotl("lr_scheduler: cosin\n"), "refused_value") != nullptr);
+    for (const std::string name : {"cosine", "one_cycle", "rex", "constant_with_warmup"}) {
+      CHECK(find(ask_axolotl("lr_scheduler: " + name + "\n"), "refused_value") == nullptr);
+    }
+    const Checked later = ask_axolotl("lr_scheduler: zigzag\n");
+    REQUIRE(find(later, "refused_value") != nullptr);
+    CHECK(find(later, "refused_value")->severity == Severity::warning);
+    CHECK(find(ask_axolotl("attn_implementation: flash_attn_2\n"), "refused_value") != nullptr);
+    for (const std::string name : {"flash_attention_2", "xformers", "kernels-community/x"}) {
+      CHECK(find(ask_axolotl("attn_implementation: " + name + "\n"), "refused_value") == nullptr);
+    }
+    for (const std::string key :
+         {"lora_r: 8\n", "lora_alpha: 16\n", "lora_target_linear: true\n"}) {
+      CAPTURE(key);
+      CHECK(find(ask_axolotl("", key, ""), "option_needs") != nullptr);
+      CHECK(find(ask_axolotl("lora_model_dir: ./x\n", key, ""), "option_needs") == nullptr);
+    }
+    CHECK(find(ask_axolotl("lora_target_modules:\n  - q_proj\n", "lora_target_linear: true\n", ""),
+               "option_needs") == nullptr);
   }
 }
 

@@ -90,6 +90,25 @@ TEST_SUITE("NeMo-RL") {
         {"child.yaml", "defaults: ./parent.yaml\ngrpo:\n  seed: 1\n"}};
     has_rule("config_missing", ask_texts(alone, "qwen3-8b", 8), "parent.yaml");
   }
+
+  TEST_CASE("a parent that is missing leaves no plan, unless nothing hangs on it") {
+    const auto ask = [](const std::string& from, const std::string& to) {
+      const std::string text = with_words(rl_fixture("nemo_base.yaml"), from, to);
+      return ask_texts({{"child.yaml", "defaults: parent.yaml\n" + text}}, "qwen3-8b", 8);
+    };
+    const Checked whole = ask("cpu_offload: false", "cpu_offload: false");
+    CHECK_MESSAGE(whole.findings.empty(), findings_text(whole));
+    CHECK(whole.says_plan);
+    for (const std::string part : {"  train_micro_batch_size: 2\n", "    cpu_offload: false\n",
+                                   "  dynamic_batching:\n    enabled: false\n"}) {
+      CAPTURE(part);
+      const Checked open = ask(part, "");
+      has_rule("config_missing", open, "parent.yaml");
+      CHECK(open.findings.size() == 1);
+      CHECK_FALSE(open.says_plan);
+      CHECK_FALSE(open.step.has_value());
+    }
+  }
 }
 
 TEST_SUITE("NeMo-RL's names and values") {

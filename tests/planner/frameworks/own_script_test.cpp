@@ -458,5 +458,105 @@ TEST_SUITE("programs that shard by themselves") {
   }
 }
 
+TEST_SUITE("calls of torch's") {
+  struct CallRow {
+    std::string lines, rule;  // rule empty: neither an error nor a warning of these
+  };
+
+  Checked ask_calls(const std::string& lines, const std::string& imports = "") {
+    return ask({{"run.sh", "torchrun --nproc_per_node 8 train.py\n"},
+                {"train.py",
+                 "import torch\nimport functools\n"
+                 "from torch.distributed.device_mesh import init_device_mesh\n"
+                 "from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy, "
+                 "CPUOffloadPolicy\n"
+                 "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, "
+                 "ShardingStrategy, MixedPrecision, CPUOffload\n"
+                 "from transformers import AutoModelForCausalLM\n" +
+                     imports +
+                     "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B', "
+                     "torch_dtype=torch.float32)\n"
+                     "model.gradient_checkpointing_enable()\n" +
+                     lines}});
+  }
+
+  void check_calls(const std::vector<CallRow>& rows) {
+    const std::vector<std::string> rules{"unknown_option", "refused_value", "mesh_product",
+                                         "optimizer_before_shards"};
+    for (const CallRow& row : rows) {
+      CAPTURE(row.lines);
+      const Checked checked = ask_calls(row.lines);
+      CAPTURE(findings_text(checked));
+      for (const std::string& rule : rules)
+        CHECK((find(checked, rule) != nullptr) == (rule == row.rule));
+    }
+  }
+
+  const std::string kShards =
+      "for layer in model.model.layers:\n    fully_shard(layer)\nfully_shard(model)\n";
+
+  TEST_CASE("have the keywords that they take") {
+    check_calls(
+        {{kShards + "o = torch.optim.AdamW(model.parameters(), learning_rate=1e-5)\n",
+          "unknown_option"},
+         {kShards + "o = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)\n", ""},
+         {"mp = MixedPrecisionPolicy(params_dtype=torch.bfloat16)\n" + kShards, "unknown_option"},
+         {"mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16)\n" + kShards, ""},
+         {"fully_shard(model.model.layers[0], mixed_precision=mp)\n" + kShards, "unknown_option"},
+         {"fully_shard(model.model.layers[0], mp_policy=mp)\n" + kShards, ""}});
+    const Checked later =
+        ask_calls("fully_shard(model.model.layers[0], of_tomorrow=1)\n" + kShards);
+    CHECK(find(later, "unknown_option") == nullptr);
+    // Another's of that name.
+    const Checked own = ask_calls(kShards + "o = AdamW(model.parameters(), learning_rate=1e-5)\n",
+                                  "from mine import AdamW\n");
+    CHECK_MESSAGE(find(own, "unknown_option") == nullptr, findings_text(own));
+  }
+
+  TEST_CASE("have values of their types") {
+    const auto wrap = [](const std::string& more) {
+      return "model = FSDP(model, auto_wrap_policy=policy, " + more + ")\n";
+    };
+    check_calls(
+        {{wrap("cpu_offload=True"), "refused_value"},
+         {wrap("cpu_offload=CPUOffload(offload_params=True)"), ""},
+         {wrap("cpu_offload=None"), ""},
+         {wrap("mixed_precision='bf16'"), "refused_value"},
+         {wrap("mixed_precision=mp"), ""},
+         {wrap("sharding_strategy=ShardingStrategy.FULL_SHARDED"), "refused_value"},
+         {wrap("sharding_strategy=ShardingStrategy.HYBRID_SHARD"), ""},
+         {"fully_shard(model.model.layers[0], mp_policy='bf16')\n" + kShards, "refused_value"}});
+  }
+
+  TEST_CASE("make meshes of the job's processes, a name for each dimension") {
+    const auto mesh = [&](const std::string& arguments) {
+      return "mesh = init_device_mesh('cuda', " + arguments + ")\n" + kShards;
+    };
+    check_calls({{mesh("(16,), mesh_dim_names=('dp',)"), "mesh_product"},
+                 {mesh("(8,), mesh_dim_names=('dp',)"), ""},
+                 {mesh("(2, 4), mesh_dim_names=('dp', 'tp')"), ""},
+                 {mesh("(4,), mesh_dim_names=('dp',)"), ""},
+                 {mesh("(2, 4), mesh_dim_names=('dp',)"), "refused_value"},
+                 {mesh("(n // 2, 2), mesh_dim_names=('dp', 'tp')"), ""},
+                 {mesh("(8,)") + mesh("(16,)"), ""}});
+  }
+
+  TEST_CASE("make the optimizer of what is sharded") {
+    const std::string made = "o = torch.optim.AdamW(model.parameters(), lr=1e-5)\n";
+    check_calls(
+        {{made + kShards, "optimizer_before_shards"},
+         {kShards + made, ""},
+         {made + kShards + made, ""},
+         {made + "model = FSDP(model, auto_wrap_policy=policy)\n", "optimizer_before_shards"},
+         {made + "model = FSDP(model, auto_wrap_policy=policy, use_orig_params=True)\n", ""},
+         {"if alone:\n    " + made + "else:\n    fully_shard(model)\n", ""},
+         {"def make(model):\n    " + made +
+              "    return o\n\ndef shard(model):\n"
+              "    fully_shard(model)\n",
+          ""},
+         {"other = torch.optim.AdamW(critic.parameters(), lr=1e-5)\n" + kShards, ""}});
+  }
+}
+
 }  // namespace
 }  // namespace qplan

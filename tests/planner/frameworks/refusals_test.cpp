@@ -187,8 +187,55 @@ TEST_SUITE("what frameworks refuse") {
          {"lora_rank: 0\n", "adapter_rank"},
          {"lora_target: query_key_value\n", "unknown_target"},
          {"lora_target: all\n", ""},
-         {"lora_target: q_proj,v_proj\n", ""}},
+         {"lora_target: q_proj,v_proj\n", ""},
+         {"lora_target: q_proj,v_prj\n", "unknown_target"},
+         {"lora_target: q_proj,c_proj\n", ""},
+         {"lora_target: q_proj,query_key_value\n", ""},
+         {"evaluation_strategy: steps\neval_steps: 100\nval_size: 0.1\n", "unknown_option"},
+         {"warmup_ratio: 0.1\n", ""},
+         {"quantization_bit: 4\npissa_init: true\n", "options_exclude"},
+         {"pissa_init: true\n", ""},
+         {"quantization_bit: 4\nresize_vocab: true\n", "options_exclude"},
+         {"resize_vocab: true\n", ""},
+         {"quantization_bit: 4\nadapter_name_or_path: a,b\n", "options_exclude"},
+         {"quantization_bit: 4\nadapter_name_or_path: a\n", ""},
+         {"quantization_bit: 4\nadapter_name_or_path: a\ncreate_new_adapter: true\n",
+          "options_exclude"},
+         {"dpo_label_smoothing: 0.1\n", ""},
+         {"compute_accuracy: true\npredict_with_generate: true\n", "options_exclude"},
+         {"quantization_bit: 4\nquantization_method: awq\n", "idle_option"},
+         {"quantization_bit: 4\nquantization_method: hqq\n", ""}},
         [&](const std::string& more) { return ask_text("job.yaml", job + more, "llama3-8b", 8); });
+  }
+
+  TEST_CASE("LLaMA-Factory: preferences, whole weights") {
+    const std::string job =
+        "model_name_or_path: meta-llama/Meta-Llama-3-8B\ndo_train: true\n"
+        "dataset: a,b\ncutoff_len: 2048\nbf16: true\noutput_dir: o\n"
+        "per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n";
+    const auto ask = [&](const std::string& more) {
+      return ask_text("job.yaml", job + more, "llama3-8b", 8);
+    };
+    const std::string pairs = "stage: dpo\nfinetuning_type: lora\n";
+    const std::string whole = "stage: sft\nfinetuning_type: full\n";
+    check_all({{pairs + "pref_loss: ipo\ndpo_label_smoothing: 0.1\n", "option_needs"},
+               {pairs + "pref_loss: sigmoid\ndpo_label_smoothing: 0.1\n", ""},
+               {pairs + "pref_loss: ipo\n", ""},
+               {pairs + "pissa_init: true\n", "options_exclude"},
+               {pairs + "pref_loss: orpo\npissa_init: true\n", ""},
+               {whole + "use_llama_pro: true\n", "options_exclude"},
+               {whole + "use_galore: true\nuse_apollo: true\n", "options_exclude"},
+               {whole + "use_galore: true\ngalore_layerwise: true\n", "options_exclude"},
+               {whole + "use_galore: true\n", ""},
+               {"stage: rm\nfinetuning_type: lora\nload_best_model_at_end: true\nval_size: 0.1\n"
+                "eval_strategy: steps\neval_steps: 500\n",
+                "options_exclude"}},
+              ask);
+    // Weights that nothing quantises are in 16 bits.
+    const Checked sixteen =
+        ask("stage: sft\nfinetuning_type: lora\nquantization_bit: 4\nquantization_method: awq\n");
+    CHECK(sixteen.plan.frozen_weights ==
+          ask("stage: sft\nfinetuning_type: lora\n").plan.frozen_weights);
   }
 
   TEST_CASE("axolotl's validators") {
@@ -235,7 +282,7 @@ TEST_SUITE("what frameworks refuse") {
         {"chat_template: llama3\n", ""},
         {"adapter: lora\nlora_r: 0\nlora_target_linear: true\n", "adapter_rank"},
         {"adapter: lora\nlora_r: 8\nlora_target_modules: [c_attn]\n", "unknown_target"},
-        {"adapter: lora\nlora_r: 8\nlora_target_modules: [q_proj, c_attn]\n", ""},
+        {"adapter: lora\nlora_r: 8\nlora_alpha: 16\nlora_target_modules: [q_proj, c_attn]\n", ""},
         {"fsdp_version: 2\n" + shards + "Qwen3DecoderLayer\n", "wrap_class"},
         {"fsdp_version: 2\ngradient_checkpointing: true\n" + shards +
              "LlamaDecoderLayer\n  activation_checkpointing: true\n",

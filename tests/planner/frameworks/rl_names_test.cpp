@@ -218,6 +218,74 @@ TEST_SUITE("names of verl and NeMo-RL") {
     CHECK(find(one("null", "4"), "no_trainers") == nullptr);
     CHECK(find(one("null", "8"), "no_trainers") != nullptr);
   }
+
+  TEST_CASE("words that verl looks up go by its names") {
+    const auto with = [](const std::string& from, const std::string& to) {
+      return ask("run.sh", with_words(kVerl, from, to));
+    };
+    const std::string estimator = "adv_estimator=grpo", end = "    trainer.nnodes";
+    for (const std::string word : {"GRPO", "gpro", "reinforce_plus_pus"}) {
+      CAPTURE(word);
+      const Checked checked = with(estimator, "adv_estimator=" + word);
+      REQUIRE(find(checked, "refused_value") != nullptr);
+      CHECK(find(checked, "refused_value")->severity == Severity::error);
+    }
+    // One that a program registers is none of them.
+    const Checked own = with(estimator, "adv_estimator=my_own_way");
+    REQUIRE(find(own, "refused_value") != nullptr);
+    CHECK(find(own, "refused_value")->severity == Severity::warning);
+    const auto with_kl = [&](const std::string& word) {
+      return with(end, "    actor_rollout_ref.actor.kl_loss_type=" + word + " \\\n" + end);
+    };
+    CHECK(find(with_kl("lowvar_kl"), "refused_value") != nullptr);
+    for (const std::string word : {"low_var_kl", "k3", "k3+", "kl"}) {
+      CHECK(find(with_kl(word), "refused_value") == nullptr);
+    }
+  }
+
+  TEST_CASE("a group of one answer has nothing to be compared with") {
+    const auto with_n = [](const std::string& n, const std::string& estimator) {
+      const std::string text = with_words(kVerl, "    actor_rollout_ref.rollout.n=8 \\\n", n);
+      return ask("run.sh", with_words(text, "adv_estimator=grpo", "adv_estimator=" + estimator));
+    };
+    const std::string one = "    actor_rollout_ref.rollout.n=1 \\\n";
+    REQUIRE(find(with_n("", "grpo"), "generation_batch") != nullptr);
+    CHECK(find(with_n("", "grpo"), "generation_batch")->severity == Severity::warning);
+    CHECK(find(with_n(one, "rloo"), "generation_batch") != nullptr);
+    CHECK(find(with_n("", "gae"), "generation_batch") == nullptr);
+    CHECK(find(with_n("    actor_rollout_ref.rollout.n=$N \\\n", "grpo"), "generation_batch") ==
+          nullptr);
+    CHECK(find(ask("run.sh", kVerl), "generation_batch") == nullptr);
+  }
+
+  TEST_CASE("a configuration of verl's that is not given leaves no plan") {
+    const std::string text =
+        with_words(with_words(kVerl, "main_ppo", "main_ppo --config-name=mine"),
+                   "    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\\n", "");
+    const Checked checked = ask("run.sh", text);
+    REQUIRE(find(checked, "config_missing") != nullptr);
+    CHECK(checked.findings.size() == 1);  // it may say the micro-batch
+    CHECK_FALSE(checked.says_plan);
+    const Checked own = ask("run.sh", with_words(text, "=mine", "=ppo_trainer.yaml"));
+    CHECK(find(own, "config_missing") == nullptr);
+    CHECK(find(own, "micro_batch_unsaid") != nullptr);
+    const std::vector<ConfigText> both{{"run.sh", text},
+                                       {"mine.yaml",
+                                        "actor_rollout_ref:\n  actor:\n    fsdp_config:\n"
+                                        "      param_offload: true\n    "
+                                        "ppo_micro_batch_size_per_gpu: 4\n"}};
+    Asked asked;
+    CHECK(find(asked(both), "config_missing") == nullptr);
+  }
+
+  TEST_CASE("NeMo-RL's engines go by its names") {
+    CHECK(find(ask("x.yaml", with_words(kNemo, "backend: vllm", "backend: vllm0"), 16),
+               "refused_value") != nullptr);
+    for (const std::string name : {"sglang", "megatron", "dynamo"}) {
+      CHECK(find(ask("x.yaml", with_words(kNemo, "backend: vllm", "backend: " + name), 16),
+                 "refused_value") == nullptr);
+    }
+  }
 }
 
 }  // namespace qplan

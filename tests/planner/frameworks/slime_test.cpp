@@ -60,6 +60,56 @@ TEST_SUITE("what slime hands to its engines") {
     }
   }
 
+  TEST_CASE("engines divide the job's GPUs, whoever counts them") {
+    const auto ask_engines = [](const std::string& each, const std::string& actor) {
+      return ask_texts({{"run.sh",
+                         "NUM_GPUS=$(nvidia-smi -L | wc -l)\npython3 train.py "
+                         "--actor-num-nodes 1 --actor-num-gpus-per-node " +
+                             actor +
+                             " --colocate --rollout-batch-size 8 "
+                             "--n-samples-per-prompt 8 --global-batch-size 64 "
+                             "--rollout-num-gpus-per-engine " +
+                             each + "\n"}},
+                       "qwen3-30b-a3b", 8);
+    };
+    for (const std::string actor : {"8", "${NUM_GPUS}"}) {
+      CAPTURE(actor);
+      CHECK(find(ask_engines("3", actor), "engines_divide") != nullptr);
+      CHECK(find(ask_engines("4", actor), "engines_divide") == nullptr);
+    }
+    // An actor that does not fill the job's GPUs is one finding.
+    const Checked larger = ask_engines("16", "16");
+    CHECK(find(larger, "actor_gpus") != nullptr);
+    CHECK(find(larger, "engines_divide") == nullptr);
+  }
+
+  TEST_CASE("sglang's arguments are spelled as sglang has them, and have what they need") {
+    const std::string job =
+        "python3 train.py --num-layers 48 --hidden-size 2048 --actor-num-nodes 1 "
+        "--actor-num-gpus-per-node 8 --colocate --rollout-batch-size 8 --num-rollout 10 "
+        "--n-samples-per-prompt 8 --global-batch-size 64 --rollout-num-gpus-per-engine 8 ";
+    const auto ask_words = [&](const std::string& more) {
+      return ask_text("run.sh", job + more + "\n", "qwen3-30b-a3b", 8);
+    };
+    const Checked slip = ask_words("--sglang-mem-fracton-static 0.7");
+    REQUIRE_MESSAGE(find(slip, "unknown_option") != nullptr, findings_text(slip));
+    CHECK(find(slip, "unknown_option")->instead == "did you mean --sglang-mem-fraction-static?");
+    for (const std::string fine :
+         {"--sglang-mem-fraction-static 0.7", "--sglang-cuda-graph-bs 1 2 4",
+          "--sglang-server-concurrency 64", "--sglang-something-of-tomorrow 3"}) {
+      CAPTURE(fine);
+      CHECK(find(ask_words(fine), "unknown_option") == nullptr);
+    }
+    const std::string needs = "option_needs";
+    CHECK(find(ask_words("--sglang-dp-size 4"), needs) != nullptr);
+    CHECK(find(ask_words("--sglang-dp-size 4 --sglang-enable-dp-attention"), needs) == nullptr);
+    CHECK(find(ask_words("--sglang-dp-size 1"), needs) == nullptr);
+    CHECK(find(ask_words("--use-kl-loss --kl-loss-coef 0.1"), needs) != nullptr);
+    CHECK(find(ask_words("--use-kl-loss --kl-loss-coef 0.1 --ref-load x"), needs) == nullptr);
+    CHECK(find(ask_words("--kl-coef 0.1"), needs) != nullptr);
+    CHECK(find(ask_words("--kl-coef 0.00"), needs) == nullptr);
+  }
+
   TEST_CASE("experts, redundant ones too, lie evenly on an engine's ranks") {
     const auto ask = [](const std::string& arguments) {
       const Checked checked =

@@ -235,6 +235,22 @@ TEST_SUITE("ms-swift's plain form") {
     CHECK(find(awake, "vllm_share")->severity == Severity::warning);
   }
 
+  TEST_CASE("vLLM's engines divide the GPUs, and every reward has its weight") {
+    const std::string beside =
+        kPlain + "--rlhf_type grpo --use_vllm true --vllm_mode colocate --sleep_level 1 ";
+    const auto ask_plain = [&](const std::string& more) {
+      return ask({{"train.sh", beside + more + "\n"}}, "llama3-8b");
+    };
+    CHECK(find(ask_plain("--vllm_tensor_parallel_size 3"), "rollout_divisibility") != nullptr);
+    CHECK(find(ask_plain("--vllm_tensor_parallel_size 4"), "rollout_divisibility") == nullptr);
+    const std::string two = "--reward_funcs accuracy format --reward_weights ";
+    CHECK(find(ask_plain(two + "1.0"), "option_needs") != nullptr);
+    CHECK(find(ask_plain("--attn_impl flash_attn_2"), "refused_value") != nullptr);
+    CHECK(find(ask_plain("--attn_impl flash_attn"), "refused_value") == nullptr);
+    CHECK(find(ask_plain(two + "1.0 0.5"), "option_needs") == nullptr);
+    CHECK(find(ask_plain("--reward_model m " + two + "1.0 0.5 2"), "option_needs") == nullptr);
+  }
+
   TEST_CASE("GRPO's batch of answers is whole groups, with the arithmetic") {
     const Checked wrong = ask({{"train.sh", kPlain + "--rlhf_type grpo --num_generations 6 "
                                                      "--per_device_train_batch_size 2 "

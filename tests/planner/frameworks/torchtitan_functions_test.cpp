@@ -142,6 +142,33 @@ TEST_SUITE("torchtitan's functions") {
     CHECK(find(with("minimal_async"), "bad_value") != nullptr);
     CHECK(with("minimal_async_ep").plan.moe_dispatcher == MoeDispatcher::alltoall);
   }
+
+  TEST_CASE("a registry beside the file has its module's flavors, or ones of its own") {
+    const auto with = [](const std::string& file, const std::string& more,
+                         const std::string& flavor) {
+      const std::string program =
+          "from torchtitan.config import ParallelismConfig, TrainingConfig\n"
+          "from torchtitan.trainer import Trainer\n"
+          "from . import model_registry\n" +
+          more +
+          "\n\ndef config():\n"
+          "    return Trainer.Config(\n"
+          "        model_spec=model_registry(\"" +
+          flavor +
+          "\"),\n"
+          "        training=TrainingConfig(max_context_length=4096),\n"
+          "        parallelism=ParallelismConfig(tensor_parallel_degree=2),\n"
+          "    )\n";
+      const Checked checked = ask_texts({{file, program}}, "llama3-8b", 8);
+      return find(checked, "unknown_flavor") != nullptr;
+    };
+    const std::string llama = "from .model import Llama3Model\n";
+    CHECK(with("config_registry.py", llama, "8b"));
+    CHECK(with("torchtitan/models/llama3/config_registry.py", "", "8b"));
+    CHECK_FALSE(with("config_registry.py", llama, "8B"));
+    CHECK_FALSE(with("config_registry.py", llama, "8B_mine"));
+    CHECK_FALSE(with("config_registry.py", "", "8b"));  // of a module that is not known
+  }
 }
 
 }  // namespace qplan

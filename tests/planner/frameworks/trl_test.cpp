@@ -183,6 +183,67 @@ TEST_SUITE("TRL's files") {
     CHECK(broken_limit(Framework::trl, subject_of(plan, RecipeKind::fsdp2)) ==
           "kernels_of_modules");
   }
+
+  TEST_CASE("hold words that it looks up, and lists that go together") {
+    const std::string grpo =
+        "model_name_or_path: meta-llama/Llama-3.1-8B\ndataset_name: x\noutput_dir: o\n"
+        "bf16: true\nnum_generations: 8\nper_device_train_batch_size: 8\n";
+    const std::string sft =
+        "model_name_or_path: meta-llama/Llama-3.1-8B\ndataset_name: x\noutput_dir: o\n"
+        "max_length: 1024\npacking: true\nattn_implementation: flash_attention_2\n";
+    struct Row {
+      std::string verb, keys, rule;
+      Severity severity = Severity::error;
+    };
+    const std::vector<Row> rows{
+        {"grpo", "use_vllm: true\nvllm_mode: colocated\n", "refused_value"},
+        {"grpo", "use_vllm: true\nvllm_mode: server\n", ""},
+        {"grpo", "loss_type: dr-grpo\n", "refused_value"},
+        {"grpo", "loss_type: dr_grpo\n", ""},
+        {"grpo", "loss_type: nll\n", "refused_value", Severity::warning},  // of another command
+        {"sft", "loss_type: nll\n", ""},
+        {"grpo", "scale_rewards: groups\n", "refused_value"},
+        {"grpo", "scale_rewards: batch\n", ""},
+        {"grpo", "scale_rewards: false\n", ""},
+        {"sft", "dtype: bf16\n", "refused_value"},
+        {"sft", "dtype: bfloat16\n", ""},
+        {"grpo", "reward_funcs: [a, b]\nreward_weights: [1.0]\n", "option_needs"},
+        {"grpo", "reward_funcs: [a, b]\nreward_weights: [1.0, 0.5]\n", ""},
+        {"grpo", "reward_funcs: [a]\nreward_model_name_or_path: m\nreward_weights: [1, 2]\n", ""},
+        {"grpo", "use_vllm: true\nvllm_tensor_parallel_size: 3\n", "rollout_divisibility"},
+        {"grpo", "use_vllm: true\nvllm_tensor_parallel_size: 4\n", ""},
+        {"grpo", "use_vllm: true\nvllm_mode: server\nvllm_tensor_parallel_size: 3\n", ""},
+        {"grpo", "use_vllm: true\nvllm_gpu_memory_utilization: 30\n", "refused_value"},
+        {"sft", "use_liger: true\n", "unknown_option"},
+        {"sft", "use_liger_kernel: true\n", ""},
+        {"sft", "evaluation_strategy: steps\n", "unknown_option"}};
+    const std::vector<std::string> rules{"refused_value", "option_needs", "rollout_divisibility",
+                                         "unknown_option"};
+    for (const Row& row : rows) {
+      CAPTURE(row.keys);
+      const Checked checked =
+          ask({{"run.sh", "trl " + row.verb + " --config job.yaml --num_processes 8\n"},
+               {"job.yaml", (row.verb == "sft" ? sft : grpo) + row.keys}});
+      CAPTURE(findings_text(checked));
+      if (!row.rule.empty()) {
+        REQUIRE(find(checked, row.rule) != nullptr);
+        CHECK(find(checked, row.rule)->severity == row.severity);
+        continue;
+      }
+      for (const std::string& rule : rules) CHECK(find(checked, rule) == nullptr);
+    }
+    // A command's beginning of one name is that name.
+    const Checked begun = ask({{"run.sh",
+                                "trl sft --model_name_or_path meta-llama/Llama-3.1-8B "
+                                "--dataset_name x --output_dir o --use_liger "
+                                "--num_processes 8\n"}});
+    CHECK_MESSAGE(find(begun, "unknown_option") == nullptr, findings_text(begun));
+    const Checked share =
+        ask({{"run.sh", "trl grpo --config job.yaml --num_processes 8\n"},
+             {"job.yaml", grpo + "use_vllm: true\nvllm_gpu_memory_utilization: 30\n"}});
+    CHECK(find(share, "vllm_share") == nullptr);
+    CHECK(find(share, "refused_value")->instead == "0.3 for 30 percent");
+  }
 }
 
 }  // namespace qplan
