@@ -107,8 +107,8 @@ class Neighbours {
     if (const auto even = evened(cost_, plan)) try_plan(*even);
   }
 
-  // Stages that divide the layers are enumerated, and others where none do: of a model whose layers
-  // and two ends fill more stages, those may be the faster ones.
+  // Which number is best depends on what is recomputed and where states lie, of which not all is
+  // enumerated.
   void other_chunks(const ParallelPlan& plan) {
     constexpr int kMost = 12;
     const bool chunked =
