@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/error.h"
+#include "planner/frameworks/megatron/batch_steps.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/megatron/trap.h"
 
@@ -53,6 +54,23 @@ Ramp ramp_of(const Case& c) {
   }
 }
 
+// The first batch but the last that micro-batches do not divide; 0: none is.
+std::int64_t uneven_step(const Case& c) {
+  const Setting* const said = c.find(megatron::kBatchSteps);
+  if (said == nullptr || !said->resolved) return 0;
+  const std::int64_t round = std::int64_t{c.plan().micro_batch_size} * c.plan().dp;
+  try {
+    std::vector<megatron::BatchStep> steps = megatron::batch_steps(text_of(said->value));
+    steps.pop_back();  // which is the plan's
+    for (const megatron::BatchStep& step : steps) {
+      if (round > 0 && step.batch % round != 0) return step.batch;
+    }
+  } catch (const Error&) {
+    return 0;  // refused where it is read
+  }
+  return 0;
+}
+
 bool leaves_rest(const Case& c, std::string_view all, std::string_view parts) {
   const std::int64_t of = whole_in(c, all), by = whole_in(c, parts);
   return of > 0 && by > 0 && of % by != 0;
@@ -73,6 +91,17 @@ constexpr auto kShapeTraps = std::to_array<Trap>({
      [](const Case& c) {
        const Ramp ramp = ramp_of(c);
        return fmt::format("{} to {} by {}", ramp.start, ramp.end, ramp.step);
+     }},
+    {"batch_steps", warning, megatron::kBatchSteps,
+     [](const Case& c) { return uneven_step(c) > 0; },
+     "a batch of --step-batch-size-schedule is no multiple of micro-batch x data-parallel ranks: "
+     "Megatron stops while it lasts",
+     "batches that are multiples of micro-batch x data-parallel ranks",
+     "Megatron-LM d98e8a64, megatron/core/num_microbatches_calculator.py:577, "
+     "megatron/training/training.py:4627",
+     "", false,
+     [](const Case& c) {
+       return fmt::format("{} of {} x {}", uneven_step(c), c.plan().micro_batch_size, c.plan().dp);
      }},
     {kShapesRefused, error, "--num-attention-heads",
      [](const Case& c) {
