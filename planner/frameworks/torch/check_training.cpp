@@ -12,6 +12,7 @@
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/python_syntax.h"
@@ -221,7 +222,47 @@ void check_dropped(const ConfigPart& part, Findings& out) {
   }
 }
 
+// What stands in the file of --fsdp_config, of which transformers asks for the keys that it knows.
+void check_fsdp_file(const Scene& scene, const ConfigPart& part, Findings& out) {
+  constexpr std::string_view kFields =
+      "transformers 5.23.0, src/transformers/training_args.py:2775";
+  const std::vector<std::string>& known = fsdp_keys_of_trainer();
+  const Setting* first = nullptr;
+  for (const Setting& setting : part.settings) {
+    if (!setting.key.starts_with(kTrainersFsdp)) continue;
+    if (first == nullptr) first = &setting;
+    const std::string name = setting.key.substr(kTrainersFsdp.size());
+    const std::string own = without_fsdp(name.substr(0, name.find('.')));
+    if (std::find(known.begin(), known.end(), own) != known.end()) continue;
+    const std::string near = nearest_name(own, known);
+    const bool slip = !near.empty() && is_slip(own, near);
+    Finding finding{slip ? error : warning,
+                    "unknown_option",
+                    setting.place,
+                    fmt::format("{}: transformers asks for no such key of fsdp_config and ignores "
+                                "it silently",
+                                shown(name)),
+                    slip ? fmt::format("did you mean {}?", near) : "leave it out",
+                    std::string(kFields),
+                    {}};
+    const bool alone = own == name;
+    if (slip && alone) finding.fix = with_key(scene, part, setting, "fsdp_config." + near);
+    out.push_back(std::move(finding));
+  }
+  if (first == nullptr || !accelerate_of_trainer(part.settings).empty()) return;
+  const Setting* const fsdp = part.settings.find("--fsdp");
+  if (fsdp != nullptr && !fsdp->resolved) return;
+  out.push_back({warning,
+                 "option_needs",
+                 part.settings.find("--fsdp_config")->place,
+                 "--fsdp_config means nothing where --fsdp is off: every GPU holds all states",
+                 "--fsdp \"full_shard auto_wrap\"",
+                 std::string(kFields),
+                 {}});
+}
+
 void check_arguments(const Scene& scene, const ConfigPart& part, Findings& out) {
+  if (!part.derived) check_fsdp_file(scene, part, out);
   if (!part.derived) check_dropped(part, out);
   if (const Setting* const fsdp = part.settings.find("--fsdp")) check_words_of_fsdp(*fsdp, out);
   check_classes(scene, part.settings.find("--fsdp_transformer_layer_cls_to_wrap"), out);
