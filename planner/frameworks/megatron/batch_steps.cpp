@@ -20,7 +20,7 @@ double figure(std::string text) {
   const std::size_t power =
       text.empty() ? kUnits.npos : kUnits.find(static_cast<char>(text.back() & ~0x20));
   if (power != kUnits.npos) {
-    unit = std::pow(1000, static_cast<double>(power + 1));
+    for (std::size_t i = 0; i <= power; ++i) unit *= 1000;
     text.pop_back();
   }
   return number_of(Json(text)) * unit;
