@@ -69,8 +69,9 @@ void check_missing_configs(const Scene& scene, Findings& out) {
   };
   for (const ConfigPart& part : scene.files.parts) {
     const Setting* const named = part.settings.find("--fsdp_config");
-    if (part.dialect != Dialect::trainer || part.derived || !is_file(named)) continue;
-    const bool here = text_of(named->value).find('{') != std::string::npos;  // as Python or JSON
+    const bool reads = part.dialect == Dialect::trainer || part.dialect == Dialect::trl;
+    if (!reads || part.derived || named == nullptr || !named->value.is_string()) continue;
+    const bool here = text_of(named->value).find('{') != std::string::npos;  // as JSON
     if (!here && !part.settings.has_section(kTrainersFsdp)) note_missing(*named, out);
   }
   const std::vector<const ConfigPart*> given = deepspeed_files(scene);

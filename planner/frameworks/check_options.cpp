@@ -19,7 +19,8 @@ namespace {
 
 // Of the file that a Trainer's --fsdp_config names: held against what it reads (check_training).
 bool is_of_fsdp_file(const ConfigPart& part, const Setting& setting) {
-  return part.dialect == Dialect::trainer && setting.key.starts_with(kTrainersFsdp);
+  return (part.dialect == Dialect::trainer || part.dialect == Dialect::trl) &&
+         setting.key.starts_with(kTrainersFsdp);
 }
 
 // What becomes of a key that nobody knows.

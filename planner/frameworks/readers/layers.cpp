@@ -155,12 +155,17 @@ void merge_overridden(GatheredJob& job) {
   job.parts = std::move(others);
 }
 
+// Whether these are arguments of a Trainer's own, or of TRL's around one.
+bool reads_fsdp_file(const ConfigPart& part) {
+  return !part.derived && (part.dialect == Dialect::trainer || part.dialect == Dialect::trl);
+}
+
 // Files that a Trainer's --fsdp_config names, as keys of its own.
 void merge_fsdp_files(GatheredJob& job) {
   for (const TrainerFile& file : job.fsdp_files) {
     const auto reader = std::find_if(job.parts.begin(), job.parts.end(), [&](const auto& part) {
       const Setting* const named = part.settings.find("--fsdp_config");
-      return part.dialect == Dialect::trainer && named != nullptr &&
+      return reads_fsdp_file(part) && named != nullptr &&
              (!named->resolved || base_name(text_of(named->value)) == base_name(file.place.file));
     });
     if (reader == job.parts.end()) {
@@ -179,8 +184,7 @@ void merge_fsdp_files(GatheredJob& job) {
 // What a Trainer hands to accelerate.
 void derive_fsdp(std::size_t at, GatheredJob& job) {
   const ConfigPart& part = job.parts[at];
-  if (part.dialect != Dialect::trainer || part.derived) return;
-  if (!part.settings.has_section(kTrainersFsdp)) return;
+  if (!reads_fsdp_file(part) || !part.settings.has_section(kTrainersFsdp)) return;
   Settings yaml = accelerate_of_trainer(part.settings);
   if (yaml.empty()) return;
   job.add(Dialect::accelerate, std::move(yaml), Place(part.place));

@@ -262,7 +262,6 @@ void check_fsdp_file(const Scene& scene, const ConfigPart& part, Findings& out) 
 }
 
 void check_arguments(const Scene& scene, const ConfigPart& part, Findings& out) {
-  if (!part.derived) check_fsdp_file(scene, part, out);
   if (!part.derived) check_dropped(part, out);
   if (const Setting* const fsdp = part.settings.find("--fsdp")) check_words_of_fsdp(*fsdp, out);
   check_classes(scene, part.settings.find("--fsdp_transformer_layer_cls_to_wrap"), out);
@@ -391,6 +390,8 @@ void check_training(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect == Dialect::accelerate && !of_nemo) check_fsdp(scene, part, out);
     if (part.dialect == Dialect::trainer) check_arguments(scene, part, out);
+    const bool reads = part.dialect == Dialect::trainer || part.dialect == Dialect::trl;
+    if (reads && !part.derived) check_fsdp_file(scene, part, out);
   }
   for (const PythonText& text : scene.files.python) {
     for (const PythonCall& call : text.calls) {

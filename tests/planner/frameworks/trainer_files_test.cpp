@@ -106,6 +106,33 @@ TEST_SUITE("files of a Trainer") {
     CHECK(find(missing, "config_missing")->message.starts_with("--fsdp_config names fsdp.json"));
     CHECK(find(ask_text("train.sh", start + "'{\"version\": 1}'\n", "llama2-7b", 8),
                "config_missing") == nullptr);
+    // Nor what stands in a program.
+    const std::string program =
+        "from transformers import Trainer, TrainingArguments\nargs = TrainingArguments(\n"
+        "    output_dir='o', per_device_train_batch_size=2, fsdp='full_shard auto_wrap',\n"
+        "    fsdp_config={'activation_checkpointing': True})\n";
+    CHECK(find(ask_text("train.py", program, "llama2-7b", 8), "config_missing") == nullptr);
+    CHECK(ask_text("train.py", program, "llama2-7b", 8).plan.recompute.kind == RecomputeKind::full);
+    const std::string off = with_words(program, "True", "False");
+    CHECK(ask_text("train.py", off, "llama2-7b", 8).plan.recompute.kind == RecomputeKind::none);
+    const std::string slip = with_words(program, "activation_checkpointing'", "use_orig_param'");
+    CHECK(find(ask_text("train.py", slip, "llama2-7b", 8), "unknown_option") != nullptr);
+    const std::string open = with_words(program, "True", "args.recompute");
+    CHECK(find(ask_text("train.py", open, "llama2-7b", 8), "unknown_option") == nullptr);
+  }
+
+  TEST_CASE("TRL's arguments name the file as a Trainer's do") {
+    const std::string yaml =
+        "model_name_or_path: m\ndataset_name: d\noutput_dir: o\nbf16: true\nfsdp: full_shard "
+        "auto_wrap\nfsdp_config: fsdp.json\ngradient_checkpointing: false\n";
+    const auto ask = [&](const std::string& json) {
+      return ask_texts({{"sft.yaml", yaml}, {"fsdp.json", json}}, "llama2-7b", 8);
+    };
+    CHECK(ask("{\"activation_checkpointing\": true}").plan.recompute.kind == RecomputeKind::full);
+    const Checked plain = ask("{\"activation_checkpointing\": false}");
+    CHECK(plain.plan.recompute.kind == RecomputeKind::none);
+    CHECK_MESSAGE(!plain.has(Severity::error), findings_text(plain));
+    CHECK(find(ask("{\"use_orig_param\": true}"), "unknown_option") != nullptr);
   }
 }
 
