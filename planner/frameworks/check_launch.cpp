@@ -157,6 +157,17 @@ void check_allocated_gpus(const Launch& launch, Findings& out) {
   if (!starts_all || !launch.allocated_gpus || launch.starts_shell) return;
   const std::int64_t nodes = launch.nodes.value_or(launch.allocated.value_or(1));
   const std::int64_t each = launch.gpus_per_node.value_or(launch.processes.value_or(0) / nodes);
+  // What counts all machines is given one machine's number.
+  const bool counts_all = launch.program == "accelerate" && launch.processes && nodes > 1;
+  if (counts_all && *launch.processes == *launch.allocated_gpus) {
+    out.push_back(
+        {warning, "allocated_gpus", launch.place,
+         fmt::format("{} processes on {} nodes are {} on each, and Slurm gives the job {} "
+                     "GPUs of each",
+                     *launch.processes, nodes, each, *launch.allocated_gpus),
+         fmt::format("{} processes: all nodes' are counted", nodes * *launch.allocated_gpus),
+         "accelerate 16cb6eb8, src/accelerate/utils/launch.py:217"});
+  }
   if (each <= *launch.allocated_gpus) return;
   out.push_back({error, "allocated_gpus", launch.place,
                  fmt::format("{} starts {} processes on a node, and Slurm gives the job {} GPUs of "

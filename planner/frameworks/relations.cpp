@@ -62,7 +62,7 @@ class Terms {
     const Term term = term_of(text);
     if (term.op.empty()) {
       const Setting* const found = part_.settings.find(term.flag);
-      if (found != nullptr && !found->resolved && !is_certain(*found)) return std::nullopt;
+      if (found != nullptr && !found->resolved && !is_given_somehow(*found)) return std::nullopt;
       const bool elsewhere = found == nullptr && !term.negated && is_on_elsewhere(term.flag);
       const bool given = (found != nullptr && !is_off(*found)) || elsewhere;
       return given != term.negated;
@@ -99,11 +99,6 @@ class Terms {
   }
 
  private:
-  // Whether an option is given, whatever its value is, and not in one of two branches.
-  static bool is_certain(const Setting& setting) {
-    return setting.there && setting.syntax == Syntax::words && setting.value.is_string();
-  }
-
   // An array of arguments may leave to another what it needs.
   [[nodiscard]] bool is_said_elsewhere(std::string_view flag) const {
     return std::any_of(scene_.files.parts.begin(), scene_.files.parts.end(),
@@ -228,6 +223,12 @@ void check_relation(const ConfigPart& part, Dialect whose, const Terms& terms,
 }
 
 }  // namespace
+
+bool is_given_somehow(const Setting& setting) {
+  const bool option = setting.syntax == Syntax::words ||
+                      (setting.syntax == Syntax::yaml && setting.key.starts_with("--"));
+  return setting.there && option && setting.value.is_string();
+}
 
 std::span<const Relation> relations_of(Dialect dialect) {
   switch (dialect) {

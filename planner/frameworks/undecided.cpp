@@ -17,6 +17,7 @@
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/readers/layers.h"
 #include "planner/frameworks/readers/meant_blocks.h"
+#include "planner/frameworks/relations.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/scene.h"
 
@@ -191,8 +192,7 @@ class UnknownWords {
   // An option of a command whose value alone is unknown is given, whatever that is.
   void keep_given(std::size_t part, const Setting& setting, UnknownWord& unknown) const {
     const bool last = job_.parts[part].settings.find(setting.key) == &setting;
-    const bool given = setting.there && setting.syntax == Syntax::words && last;
-    if (!given || !setting.value.is_string()) return;
+    if (!last || !is_given_somehow(setting)) return;
     std::erase(unknown.instead, std::optional<Json>());
     if (unknown.instead.empty()) unknown.instead.emplace_back(setting.value);
   }

@@ -158,6 +158,14 @@ TEST_SUITE("launches") {
                    "srun accelerate launch --num_machines 2 "
                    "--num_processes 16"),
                "allocated_gpus") != nullptr);
+    const Checked one =
+        ask("#SBATCH --gres=gpu:4\n", "srun accelerate launch --num_machines 2 --num_processes 4");
+    REQUIRE(find(one, "allocated_gpus") != nullptr);
+    CHECK(find(one, "allocated_gpus")->severity == Severity::warning);
+    CHECK(find(one, "allocated_gpus")->instead == "8 processes: all nodes' are counted");
+    CHECK(find(ask("#SBATCH --gres=gpu:4\n",
+                   "srun accelerate launch --num_machines 2 --num_processes 8"),
+               "allocated_gpus") == nullptr);
     for (const std::string enough : {"#SBATCH --gres=gpu:8\n", "#SBATCH --gres=lscratch:4\n",
                                      "#SBATCH --gpus=16\n", "##SBATCH --gres=gpu:4\n"}) {
       CAPTURE(enough);
