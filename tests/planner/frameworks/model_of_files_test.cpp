@@ -219,7 +219,10 @@ TEST_SUITE("Megatron's arguments") {
     CHECK_FALSE(refused("0:64 1X:128").empty());
     // While it lasts.
     REQUIRE(find(stepped("0:63 1B:128"), "batch_steps") != nullptr);
-    CHECK(find(stepped("0:63 1B:128"), "batch_steps")->severity == Severity::warning);
+    CHECK(find(stepped("0:63 1B:128"), "batch_steps")->severity == Severity::error);
+    REQUIRE(find(stepped("0:63 1B:128", " --load a"), "batch_steps") != nullptr);
+    CHECK(find(stepped("0:63 1B:128", " --load a"), "batch_steps")->severity == Severity::warning);
+    CHECK(find(stepped("0:64 1B:63 2B:128"), "batch_steps")->severity == Severity::warning);
     CHECK(find(stepped("0:64 1B:127"), "batch_steps") == nullptr);  // a rule of plans
     CHECK(find(stepped("0:64", " --global-batch-size 64"), "options_exclude") != nullptr);
     CHECK(find(stepped("0:64", " --decrease-batch-size-if-needed"), "options_exclude") != nullptr);
