@@ -149,10 +149,23 @@ class CheckFiles {
     return &files_.back();
   }
 
+  // A configuration that a script names by a path: beside it, where qplan was started, or, of a
+  // path with folders, in one of the folders above, for scripts are started from their repository's
+  // root.
+  void find_started(const std::string& reader, const std::string& path) {
+    const std::initializer_list<std::string_view> kinds{".json", ".yaml", ".yml"};
+    if (find(reader, path, kinds) != nullptr) return;
+    const fs::path below = below_folder(path);
+    if (below.empty()) return;
+    if (find("", path, kinds) == nullptr && below.has_parent_path()) {
+      find_above(reader, below.string(), kinds);
+    }
+  }
+
   void find_configs(const ShellCommand& command) {
-    constexpr std::array<std::string_view, 5> kKeys{"--deepspeed", "--deepspeed_config",
-                                                    "--deepspeed-config", "--config_file",
-                                                    "--deepspeed_config_file"};
+    constexpr std::array<std::string_view, 7> kKeys{
+        "--deepspeed",   "--deepspeed_config",      "--deepspeed-config", "--config_file",
+        "--fsdp_config", "--deepspeed_config_file", "--fsdp-config"};
     // NeMo AutoModel's recipes; other programs' --config is anything.
     const bool automodel = std::any_of(
         command.words.begin(), command.words.end(),
@@ -175,9 +188,9 @@ class CheckFiles {
       const std::string before = i == 0 ? "" : command.words[i - 1].text;
       const std::size_t equals = word.text.find('=');
       if (equals != std::string::npos && is_key(word.text.substr(0, equals))) {
-        find(word.place.file, word.text.substr(equals + 1), {".json", ".yaml", ".yml"});
+        find_started(word.place.file, word.text.substr(equals + 1));
       } else if (is_key(before)) {
-        find(word.place.file, word.text, {".json", ".yaml", ".yml"});
+        find_started(word.place.file, word.text);
       } else if (before == "--module") {
         find_python(word.place.file, word.text + ".py", "Trainer.Config");  // torchtitan's
       } else if (word.text.ends_with(".py")) {

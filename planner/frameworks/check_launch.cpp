@@ -1,9 +1,16 @@
-// What starts the job: how many GPUs, which files, which environment.
+// What starts the job: how many processes on how many GPUs, by which options.
+
+#include "planner/frameworks/check_launch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <numeric>
+#include <optional>
+#include <vector>
 
 #include "models/error.h"
 #include "planner/frameworks/readers/recognise.h"
@@ -13,10 +20,6 @@ namespace qplan {
 namespace {
 
 using enum Severity;
-
-std::string launcher_of(const Launch& launch) {
-  return fmt::format("launcher: {}", launch.program);
-}
 
 // Whether a shell script's value is the word of a "${NAME:-word}": what a run takes whose
 // environment does not say otherwise.
@@ -118,6 +121,131 @@ void check_allocation(const Scene& scene, const Launch& launch, Findings& out) {
                  fmt::format("{} $SLURM_NNODES", option), launcher_of(launch)});
 }
 
+// Whether the launch stands in the shell that the other one starts.
+bool is_started_by(const Launch& launch, const Launch& outer) {
+  if (!outer.starts_shell) return false;
+  if (outer.script.ends_with(".sh")) {
+    return base_name(outer.script) == base_name(launch.place.file);
+  }
+  return outer.place.file == launch.place.file && outer.place.line == launch.place.line;
+}
+
+// A launcher starts a node's processes itself, and so once a node.
+void check_tasks(const Scene& scene, const Launch& launch, Findings& out) {
+  const bool starts_all = launch.program == "torchrun" || launch.program == "accelerate";
+  if (!starts_all || launch.starts_shell) return;
+  std::optional<std::int64_t> tasks = launch.tasks;
+  for (const Launch& outer : scene.files.launches) {
+    if (&outer == &launch) break;
+    if (!tasks && outer.program == "srun" && is_started_by(launch, outer)) tasks = outer.tasks;
+  }
+  const std::int64_t each = launch.gpus_per_node.value_or(
+      launch.processes.value_or(0) / launch.nodes.value_or(launch.allocated.value_or(1)));
+  if (!tasks || *tasks < 2 || each < 2) return;
+  out.push_back({error, "launcher_of_each_task", launch.place,
+                 fmt::format("srun starts {} tasks on a node, and each of them starts {} with {} "
+                             "processes: {} on a node",
+                             *tasks, launch.program, each, *tasks * each),
+                 "--ntasks-per-node=1: the launcher starts a node's processes itself",
+                 "launcher: Slurm, srun (--ntasks-per-node)"});
+}
+
+// More processes of a node than GPUs that Slurm gives the job there.
+void check_allocated_gpus(const Launch& launch, Findings& out) {
+  const bool starts_all = launch.program == "torchrun" || launch.program == "accelerate" ||
+                          launch.program == "deepspeed";
+  if (!starts_all || !launch.allocated_gpus || launch.starts_shell) return;
+  const std::int64_t nodes = launch.nodes.value_or(launch.allocated.value_or(1));
+  const std::int64_t each = launch.gpus_per_node.value_or(launch.processes.value_or(0) / nodes);
+  // What counts all machines is given one machine's number.
+  const bool counts_all = launch.program == "accelerate" && launch.processes && nodes > 1;
+  if (counts_all && *launch.processes == *launch.allocated_gpus) {
+    out.push_back(
+        {warning, "allocated_gpus", launch.place,
+         fmt::format("{} processes on {} nodes are {} on each, and Slurm gives the job {} "
+                     "GPUs of each",
+                     *launch.processes, nodes, each, *launch.allocated_gpus),
+         fmt::format("{} processes: all nodes' are counted", nodes * *launch.allocated_gpus),
+         "accelerate 16cb6eb8, src/accelerate/utils/launch.py:217"});
+  }
+  if (each <= *launch.allocated_gpus) return;
+  out.push_back({error, "allocated_gpus", launch.place,
+                 fmt::format("{} starts {} processes on a node, and Slurm gives the job {} GPUs of "
+                             "each",
+                             launch.program, each, *launch.allocated_gpus),
+                 fmt::format("{} processes, or --gpus-per-node={}", *launch.allocated_gpus, each),
+                 "launcher: Slurm, sbatch (--gpus-per-node, --gres)"});
+}
+
+// The first of these options that says anything; null: none does.
+const Setting* deepspeed_filter(const Settings& o,
+                                std::initializer_list<std::string_view> spellings) {
+  for (const std::string_view name : spellings) {
+    const Setting* const said = o.find(name);
+    if (said != nullptr && said->resolved && !text_of(said->value).empty()) return said;
+  }
+  return nullptr;
+}
+
+// Devices of this node that DeepSpeed's launcher takes; empty: all, or they are not known.
+std::vector<std::int64_t> taken_devices(const Settings& o) {
+  std::vector<std::int64_t> taken;
+  if (const Setting* const include = deepspeed_filter(o, {"--include", "-i"})) {
+    const std::string text = text_of(include->value);
+    const std::size_t slots = text.find(':');
+    if (slots == std::string::npos || text.find('@') != std::string::npos) return {};
+    Launch listed;
+    listed.environment["CUDA_VISIBLE_DEVICES"] = text.substr(slots + 1);
+    return visible_devices(listed);
+  }
+  const Setting* const count = deepspeed_filter(o, {"--num_gpus"});
+  if (count == nullptr || deepspeed_filter(o, {"--exclude", "-e"}) != nullptr) return {};
+  try {
+    taken.resize(static_cast<std::size_t>(whole_of(count->value, 1, 1024)));
+  } catch (const Error&) {
+    return {};
+  }
+  std::iota(taken.begin(), taken.end(), 0);
+  return taken;
+}
+
+// Ways to name a part of the nodes' GPUs, of which DeepSpeed's launcher takes one.
+void check_deepspeed_filters(const Scene& scene, const Launch& launch, Findings& out) {
+  const Settings& o = launch.options;
+  const Setting* const include = deepspeed_filter(o, {"--include", "-i"});
+  const Setting* const exclude = deepspeed_filter(o, {"--exclude", "-e"});
+  const Setting* const counts = deepspeed_filter(o, {"--num_gpus", "--num_nodes"});
+  const Setting* const names = include != nullptr ? include : exclude;
+  if (names != nullptr && counts != nullptr) {
+    out.push_back(
+        {error, "options_exclude", counts->place,
+         fmt::format("{} and {} exclude each other, and deepspeed stops", counts->key, names->key),
+         fmt::format("keep {}", names->key),
+         "DeepSpeed edaa7221, deepspeed/launcher/runner.py:464"});
+  }
+  if (include != nullptr && exclude != nullptr) {
+    out.push_back({error, "options_exclude", exclude->place,
+                   fmt::format("{} and {} exclude each other, and deepspeed stops", include->key,
+                               exclude->key),
+                   "keep one of them", "DeepSpeed edaa7221, deepspeed/launcher/runner.py:326"});
+  }
+  const std::vector<std::int64_t> devices = visible_devices(launch), taken = taken_devices(o);
+  const bool hosts = o.has("--hostfile") || o.has("-H") || scene.files.host_slots;
+  if (hosts || devices.empty() || launch.nodes.value_or(1) > 1) return;
+  const bool others = std::any_of(taken.begin(), taken.end(), [&](std::int64_t device) {
+    return std::find(devices.begin(), devices.end(), device) == devices.end();
+  });
+  if (!others) return;
+  out.push_back(
+      {warning, "visible_devices", launch.place,
+       fmt::format("deepspeed ignores CUDA_VISIBLE_DEVICES={} beside {}: it starts on "
+                   "devices {}",
+                   launch.environment.at("CUDA_VISIBLE_DEVICES"),
+                   include != nullptr ? include->key : counts->key, fmt::join(taken, ",")),
+       fmt::format("--include localhost:{}", fmt::join(devices, ",")),
+       "DeepSpeed edaa7221, deepspeed/launcher/runner.py:455"});
+}
+
 void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& out) {
   const Settings& o = launch.options;
   const bool include = o.has("--include") || o.has("-i");
@@ -186,98 +314,6 @@ void check_script(const Launch& launch, Findings& out) {
                  launcher_of(launch)});
 }
 
-// The statement that sets a variable, where the script has it once and does not read it: its line,
-// or its word among others.
-Correction without_variable(const Scene& scene, const Launch& launch, const std::string& name) {
-  Correction correction;
-  const std::string& text = scene.text_of(launch.place.file);
-  const std::string sets = name + "=";
-  std::vector<std::size_t> places;
-  for (std::size_t at = 0; (at = text.find(sets, at)) != std::string::npos; ++at) {
-    if (at == 0 || std::string_view(" \t\n;").find(text[at - 1]) != std::string_view::npos) {
-      places.push_back(at);
-    }
-  }
-  if (places.size() != 1) {
-    correction.why_not = "it is not set in one place of this file";
-    return correction;
-  }
-  if (text.find("$" + name) != std::string::npos || text.find("${" + name) != std::string::npos) {
-    correction.why_not = "the script reads it itself";
-    return correction;
-  }
-  const std::size_t begin = places.front();
-  const std::size_t end = std::min(text.find_first_of(" \t\r\n;#", begin), text.size());
-  const std::size_t line = text.rfind('\n', begin) + 1;  // npos + 1: the first
-  const std::size_t line_end = std::min(text.find('\n', begin), text.size());
-  const std::string_view before = std::string_view(text).substr(line, begin - line);
-  std::string_view after = std::string_view(text).substr(end, line_end - end);
-  after.remove_prefix(std::min(after.find_first_not_of(" \t\r"), after.size()));
-  const bool quoted = text.substr(begin, end - begin).find_first_of("\"'`$\\") != std::string::npos;
-  if (quoted) {
-    correction.why_not = "its value is more than a word";
-    return correction;
-  }
-  const std::size_t word = std::min(before.find_first_not_of(" \t"), before.size());
-  const bool alone = before.substr(word) == "export " || before.substr(word).empty();
-  if (alone && after.empty()) {
-    correction.push_back({launch.place.file, line, std::min(line_end + 1, text.size()), ""});
-    return correction;
-  }
-  if (alone && after.starts_with('#')) {  // which stays
-    correction.push_back({launch.place.file, line + word, text.find('#', end), ""});
-    return correction;
-  }
-  const std::size_t next = std::min(text.find_first_not_of(" \t", end), text.size());
-  const std::size_t last = next < text.size() && text[next] != '\n' ? next : end;
-  if (text[end] == ';' || (before.substr(word) == "export " && text[last] == ';')) {
-    correction.why_not = "another command stands on its line";
-    return correction;
-  }
-  correction.push_back({launch.place.file, begin, last, ""});
-  return correction;
-}
-
-void check_environment(const Scene& scene, const Launch& launch, Findings& out) {
-  const auto world = launch.environment.find("WORLD_SIZE");
-  const bool sets_it = launch.program == "deepspeed" || launch.program == "torchrun" ||
-                       launch.program == "accelerate";
-  if (world != launch.environment.end() && sets_it) {
-    const std::int64_t started = launch.nodes.value_or(1) * launch.gpus_per_node.value_or(0);
-    if (started == 0 || world->second != fmt::format("{}", started)) {
-      out.push_back(
-          {warning, "world_size_exported", launch.place,
-           fmt::format("WORLD_SIZE={} is exported, and {} sets its own{}", world->second,
-                       launch.program, started > 0 ? fmt::format(": {}", started) : std::string()),
-           "leave it to the launcher", launcher_of(launch),
-           without_variable(scene, launch, "WORLD_SIZE")});
-    }
-  }
-}
-
-// More processes of a node than CUDA_VISIBLE_DEVICES leaves it devices.
-void check_devices(const Launch& launch, Findings& out) {
-  const auto visible = launch.environment.find("CUDA_VISIBLE_DEVICES");
-  constexpr std::array<std::string_view, 4> kOnePerDevice{"torchrun", "accelerate", "swift",
-                                                          "megatron"};
-  const bool takes =
-      std::find(kOnePerDevice.begin(), kOnePerDevice.end(), launch.program) != kOnePerDevice.end();
-  if (visible == launch.environment.end() || !launch.gpus_per_node || !takes) return;
-  const std::string& list = visible->second;
-  const bool numbers = !list.empty() && list.find_first_not_of("0123456789,") == std::string::npos;
-  const auto devices = std::count(list.begin(), list.end(), ',') + 1;
-  if (!numbers || list.ends_with(',') || devices >= *launch.gpus_per_node) return;
-  out.push_back({error,
-                 "visible_devices",
-                 launch.place,
-                 fmt::format("{} starts {} processes on a node, and CUDA_VISIBLE_DEVICES={} leaves "
-                             "it {} of its devices",
-                             launch.program, *launch.gpus_per_node, list, devices),
-                 fmt::format("as many devices as processes, or {} processes", devices),
-                 "arithmetic: a process of its own for each device",
-                 {}});
-}
-
 // A rank that is written out, where every node needs its own.
 void check_node_rank(const Scene& scene, const Launch& launch, Findings& out) {
   for (const std::string_view key : {"--node_rank", "--node-rank", "--machine_rank"}) {
@@ -289,110 +325,6 @@ void check_node_rank(const Scene& scene, const Launch& launch, Findings& out) {
                    fmt::format("every node runs this with a rank of its own, and here it is {}",
                                text_of(rank->value)),
                    fmt::format("{} $NODE_RANK", key), "launcher: torchrun"});
-  }
-}
-
-// Hopper and older order tp's and cp's communication by one hardware queue.
-void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
-  const bool core = scene.files.find(Dialect::megatron) != nullptr;
-  const ParallelPlan& p = scene.draft.plan;
-  const int capability = scene.question.limits.compute_capability;
-  // Of a script that starts another one, the other one sets it.
-  if (!core || launch.program == "ray" || launch.starts_shell) return;
-  const auto queues = launch.environment.find("CUDA_DEVICE_MAX_CONNECTIONS");
-  const bool one = queues != launch.environment.end() && queues->second == "1";
-  const bool fsdp = scene.draft.recipe == RecipeKind::megatron_fsdp;
-  if (fsdp && one) {
-    out.push_back({error, "queues_of_fsdp", launch.place,
-                   "Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset it",
-                   "Megatron-LM d98e8a64, megatron/training/arguments.py:1166"});
-  }
-  // Megatron only advises where experts' exchanges run beside compute.
-  const ConfigPart* const part = scene.files.find(Dialect::megatron);
-  const bool advised = part->settings.has("--overlap-moe-expert-parallel-comm");
-  const bool needed = !fsdp && !advised && (p.tp > 1 || p.cp > 1) && capability < 100;
-  if (needed && !one && capability > 0) {
-    // Where the script leaves it alone, the environment that it runs in may say it.
-    const bool another =
-        queues != launch.environment.end() && queues->second.find('$') == std::string::npos;
-    out.push_back(
-        {another ? error : warning, "queues", launch.place,
-         another ? fmt::format("tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, not {}; "
-                               "Megatron asserts it",
-                               shown(queues->second))
-                 : "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script "
-                   "does not set; Megatron asserts it",
-         "export CUDA_DEVICE_MAX_CONNECTIONS=1",
-         "Megatron-LM d98e8a64, megatron/training/arguments.py:1477"});
-  }
-}
-
-void note_missing(const Setting& named, Findings& out) {
-  const std::string file = text_of(named.value);
-  if (!named.resolved) {
-    out.push_back({note, "config_missing", named.place,
-                   fmt::format("{} names {}, which only a run can tell: what it says is not judged",
-                               named.key, shown(file.empty() ? "a value" : file)),
-                   "give the configuration too", ""});
-    return;
-  }
-  out.push_back({note, "config_missing", named.place,
-                 fmt::format("{} names {}, which is not among the files given: what it says is not "
-                             "judged",
-                             named.key, shown(file)),
-                 fmt::format("give {} too", shown(base_name(file))), ""});
-}
-
-// Configurations that nobody gave, so that the plan below lacks what they say.
-void check_missing_configs(const Scene& scene, Findings& out) {
-  if (scene.files.find(Dialect::ds_config) != nullptr) return;
-  const auto is_file = [](const Setting* s) {
-    return s != nullptr && (s->value.is_string() || (!s->resolved && s->value.is_null()));
-  };
-  for (const ConfigPart& part : scene.files.parts) {
-    for (const std::string_view key : {"--deepspeed_config", "--deepspeed-config", "--deepspeed"}) {
-      const Setting* const named = part.settings.find(key);
-      if (is_file(named)) note_missing(*named, out);
-    }
-  }
-  if (scene.files.find(Dialect::accelerate) != nullptr) return;
-  for (const Launch& launch : scene.files.launches) {
-    for (const std::string_view key : {"--config_file", "--deepspeed_config_file"}) {
-      const Setting* const named = launch.options.find(key);
-      if (launch.program == "accelerate" && is_file(named)) note_missing(*named, out);
-    }
-  }
-}
-
-// "--deepspeed_config ds_config.json" beside a file of another name.
-void check_named_files(const Scene& scene, Findings& out) {
-  const ConfigPart* const config = scene.files.find(Dialect::ds_config);
-  for (const ConfigPart& part : scene.files.parts) {
-    for (const std::string_view key : {"--deepspeed_config", "--deepspeed-config", "--deepspeed"}) {
-      const Setting* const named = part.settings.find(key);
-      if (config == nullptr || named == nullptr || !named->value.is_string() || !named->resolved) {
-        continue;
-      }
-      const std::string given = base_name(config->place.file);
-      // A block of the same file, or a configuration that a framework brings by a name of its own.
-      const bool here =
-          config->place.line > 0 || config->place.file == named->place.file || config->derived;
-      const std::string written = text_of(named->value);
-      if (base_name(written) == given || here) continue;
-      // In the folder that is written.
-      const std::string meant = written.substr(0, written.rfind('/') + 1) + given;
-      out.push_back(
-          {error, "other_file_name", named->place,
-           fmt::format("{} reads {}, and the file is called {}", key, shown(written), given),
-           fmt::format("{} {}", key, meant), "", with_value(scene, *named, meant)});
-    }
-    const Setting* const yaml = part.settings.find("--megatron_config");
-    if (yaml == nullptr) continue;
-    out.push_back(
-        {error, "no_such_file_argument", yaml->place,
-         "neither Megatron-LM nor DeepSpeed reads a file by --megatron_config",
-         "pass Megatron's arguments themselves (`qplan emit` writes them)",
-         "qplan: planner/frameworks/options/megatron.tsv has what Megatron-LM d98e8a64 reads"});
   }
 }
 
@@ -423,16 +355,19 @@ void check_launch(const Scene& scene, Findings& out) {
   for (const Launch& launch : scene.files.launches) {
     check_world(scene, launch, out);
     check_allocation(scene, launch, out);
-    if (launch.program == "deepspeed") check_deepspeed_launch(scene, launch, out);
+    check_tasks(scene, launch, out);
+    check_allocated_gpus(launch, out);
+    if (launch.program == "deepspeed") {
+      check_deepspeed_launch(scene, launch, out);
+      check_deepspeed_filters(scene, launch, out);
+    }
     check_launcher_options(launch, out);
     check_script(launch, out);
-    check_environment(scene, launch, out);
-    check_devices(launch, out);
     check_node_rank(scene, launch, out);
-    check_queues(scene, launch, out);
+    check_launch_environment(scene, launch, out);
   }
+  check_variables(scene, out);
   check_named_files(scene, out);
-  check_missing_configs(scene, out);
   check_installs(scene, out);
 }
 

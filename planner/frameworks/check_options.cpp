@@ -8,6 +8,7 @@
 #include "models/edit_distance.h"
 #include "models/error.h"
 #include "planner/frameworks/aliases.h"
+#include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/refused_values.h"
 #include "planner/frameworks/scene.h"
@@ -15,6 +16,12 @@
 
 namespace qplan {
 namespace {
+
+// Of the file that a Trainer's --fsdp_config names: held against what it reads (check_training).
+bool is_of_fsdp_file(const ConfigPart& part, const Setting& setting) {
+  return (part.dialect == Dialect::trainer || part.dialect == Dialect::trl) &&
+         setting.key.starts_with(kTrainersFsdp);
+}
 
 // What becomes of a key that nobody knows.
 std::string_view fate(const ConfigPart& part, const std::string& key) {
@@ -310,6 +317,7 @@ void check_options(const Scene& scene, Findings& out) {
     for (const MeantBlock& block : part.meant_blocks) out.push_back(misnamed_block(part, block));
     std::set<std::string> unknown;
     for (const Setting& setting : part.settings) {
+      if (is_of_fsdp_file(part, setting)) continue;
       if (is_known(part, setting)) {
         check_value(scene, part, setting, out);
       } else if (setting.resolved || setting.key.find('$') == std::string::npos) {

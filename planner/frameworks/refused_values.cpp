@@ -8,6 +8,7 @@
 
 #include "models/error.h"
 #include "models/text.h"
+#include "planner/frameworks/deepspeed/own_switch.h"
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/option_value.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
@@ -155,7 +156,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
     if (said->fix.empty() && !meant.empty()) said->fix = with_value(scene, setting, meant);
     return;
   }
-  if (automatic) return;
+  if (automatic || is_switch_of_deepspeed(part, setting)) return;
   const auto refuse = [&](std::string wanted, Correction fix) {
     out.push_back({Severity::error, "refused_value", setting.place, sentence_of(setting, wanted),
                    "", source_of_options(part), std::move(fix)});

@@ -93,6 +93,12 @@ inline constexpr auto kMegatronRelations = std::to_array<Relation>({
     {"--weight-decay-incr-style=linear,cosine", "--end-weight-decay", "",
      "megatron/training/arguments.py:1400"},
 
+    // A batch that changes by steps.
+    {"--step-batch-size-schedule", "!--global-batch-size", "the schedule says it",
+     "megatron/training/arguments.py:698"},
+    {"--step-batch-size-schedule", "!--decrease-batch-size-if-needed", "",
+     "megatron/core/num_microbatches_calculator.py:265"},
+
     // Checkpoints and data.
     {"--save", "--save-interval>0", "", "megatron/training/arguments.py:1362"},
     {"--save & --save-retain-interval", "--save-retain-interval>0", "",

@@ -67,7 +67,7 @@ class Terms {
     const Term term = term_of(text);
     if (term.op.empty()) {
       const Setting* const found = said(term.flag);
-      if (found != nullptr && !found->resolved) return std::nullopt;  // of two branches, perhaps
+      if (found != nullptr && !found->resolved && !is_given_somehow(*found)) return std::nullopt;
       const bool elsewhere = found == nullptr && !term.negated && is_on_elsewhere(term.flag);
       const bool given = (found != nullptr && !is_off(*found)) || elsewhere;
       return given != term.negated;
@@ -237,6 +237,12 @@ void check_relation(const ConfigPart& part, Dialect whose, const Terms& terms,
 }
 
 }  // namespace
+
+bool is_given_somehow(const Setting& setting) {
+  const bool option = setting.syntax == Syntax::words ||
+                      (setting.syntax == Syntax::yaml && setting.key.starts_with("--"));
+  return setting.there && option && setting.value.is_string();
+}
 
 std::span<const Relation> relations_of(Dialect dialect) {
   switch (dialect) {

@@ -26,4 +26,8 @@ std::span<const Relation> relations_of(Dialect dialect);
 
 void check_relations(const Scene& scene, Findings& out);
 
+// Whether an option is given, whatever its value is, and not in one of two branches: of a command,
+// or of a YAML that is handed on as one.
+bool is_given_somehow(const Setting& setting);
+
 }  // namespace qplan

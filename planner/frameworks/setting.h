@@ -31,6 +31,7 @@ struct Setting {
   Span name{};           // the last part of the key, without quotes
   Syntax syntax = Syntax::words;
   std::string extra{};  // words behind an argument that it does not take
+  bool there = true;    // false: whether it is given at all is known only when the file runs
 };
 
 class Settings {

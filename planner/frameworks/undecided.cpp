@@ -17,6 +17,7 @@
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/readers/layers.h"
 #include "planner/frameworks/readers/meant_blocks.h"
+#include "planner/frameworks/relations.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/scene.h"
 
@@ -184,8 +185,16 @@ class UnknownWords {
   void add(std::size_t part, const Setting& setting) {
     open_.push_back(&setting);
     UnknownWord& unknown = word(part, setting.key);
-    if (!is_spelled_out(setting)) return;
+    if (!is_spelled_out(setting)) return keep_given(part, setting, unknown);
     unknown.instead.insert(unknown.instead.begin(), {std::nullopt, setting.value});
+  }
+
+  // An option of a command whose value alone is unknown is given, whatever that is.
+  void keep_given(std::size_t part, const Setting& setting, UnknownWord& unknown) const {
+    const bool last = job_.parts[part].settings.find(setting.key) == &setting;
+    if (!last || !is_given_somehow(setting)) return;
+    std::erase(unknown.instead, std::optional<Json>());
+    if (unknown.instead.empty()) unknown.instead.emplace_back(setting.value);
   }
 
   void add_refused(std::size_t at, const Finding& finding) {

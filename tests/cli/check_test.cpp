@@ -451,5 +451,26 @@ TEST_CASE("an empty file is said to be empty") {
   CHECK(ran.says("empty.sh is empty"));
 }
 
+TEST_CASE("check finds what a script names by a path from where it is started") {
+  const TemporaryFolder folder;
+  fs::create_directories(fs::path(folder.path()) / "train");
+  fs::create_directories(fs::path(folder.path()) / "scripts");
+  std::ofstream(folder.file("scripts/zero3.json"))
+      << "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 1, \"bf16\": "
+         "{\"enabled\": true}, \"zero_optimization\": {\"stage\": 3}}";
+  const auto ask = [&](const std::string& path) {
+    std::ofstream(folder.file("train/run.sh"))
+        << "deepspeed --num_gpus 8 x.py --deepspeed " << path
+        << " --bf16 True --output_dir o --per_device_train_batch_size 1\n";
+    return run("check " + (folder.file("train/run.sh")) + " --model llama3-8b --no-best");
+  };
+  const Ran found = ask("scripts/zero3.json");
+  CHECK(found.says("dp8 zero3"));
+  CHECK_FALSE(found.says("config_missing"));
+  // A name alone is no path from there.
+  CHECK(ask("zero3.json").says("config_missing"));
+  CHECK(ask("other/zero3.json").says("config_missing"));
+}
+
 }  // namespace
 }  // namespace qplan

@@ -8,6 +8,7 @@
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/deepspeed/check_accelerate.h"
+#include "planner/frameworks/deepspeed/check_parameters.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
 #include "planner/frameworks/spelled_values.h"
@@ -51,8 +52,9 @@ struct Trap {
   bool drop = false;
 };
 
-bool is_one_bit(const std::string& type) {
-  return type.starts_with("OneBit") || type.starts_with("ZeroOne");
+bool is_one_bit(const std::string& written) {
+  const std::string type = lower_case(written);
+  return type.starts_with("onebit") || type.starts_with("zeroone");
 }
 
 bool is_one_of(const std::string& word, std::string_view list) {
@@ -63,11 +65,18 @@ bool is_one_of(const std::string& word, std::string_view list) {
 // DeepSpeed's own in any case, else a class of torch.optim (engine.py:2090,
 // _configure_basic_optimizer).
 bool is_optimizer(const std::string& type) {
-  return is_one_of(lower_case(type),
-                   "adam adamw lamb onebitadam zerooneadam onebitlamb lion muon adagrad") ||
+  return is_one_of(
+             lower_case(type),
+             "adam adamw lamb onebitadam zerooneadam onebitlamb lion muon adagrad muadam muadamw "
+             "musgd") ||
          is_one_of(type,
                    "Adadelta Adafactor Adagrad Adam AdamW SparseAdam Adamax ASGD SGD RAdam "
                    "Rprop RMSprop NAdam LBFGS Muon");
+}
+
+// ZERO_SUPPORTED_OPTIMIZERS, by the names that make them (mup's Adam is torch's).
+bool is_tested_with_zero(const std::string& type) {
+  return is_one_of(lower_case(type), "adam adamw adagrad lion muon muadam muadamw");
 }
 
 // Its own schedules, else a class of torch.optim.lr_scheduler.
@@ -231,6 +240,16 @@ constexpr auto kTraps = std::to_array<Trap>({
      [](const Case& c) { return is_one_bit(c.text("optimizer.type")) && c.stage() > 0; },
      "optimizers that compress gradients exclude ZeRO", "AdamW",
      "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2152", "AdamW"},
+    {"untested_optimizer", error, "optimizer.type",
+     [](const Case& c) {
+       const std::string type = c.text("optimizer.type");
+       return is_optimizer(type) && !is_tested_with_zero(type) && !is_one_bit(type) &&
+              c.stage() > 0 && !c.on("zero_allow_untested_optimizer");
+     },
+     "ZeRO refuses optimizers that it was not tested with: all but Adam, AdamW, Adagrad, Lion and "
+     "Muon",
+     "AdamW, or \"zero_allow_untested_optimizer\": true",
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:1986, deepspeed/runtime/zero/utils.py:45"},
     {"adam_is_adamw", note, "optimizer.type",
      [](const Case& c) {
        return c.text("optimizer.type") == "Adam" && c.has("optimizer.params.weight_decay") &&
@@ -384,6 +403,7 @@ void check_deepspeed(const Scene& scene, Findings& out) {
     check_blocks(c, out);
     check_quoted_numbers(c, out);
     check_stage3_keys(c, out);
+    check_parameters(scene, part, out);
     for (const Trap& trap : kTraps) {
       bool springs = false;
       try {

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "models/error.h"
+#include "planner/frameworks/deepspeed/own_switch.h"
 #include "planner/frameworks/scene.h"
 
 namespace qplan {
@@ -195,7 +196,8 @@ void check_trainer(const Scene& scene, Findings& out) {
   const auto known = std::count_if(
       trainer->settings.begin(), trainer->settings.end(),
       [](const Setting& s) { return known_options("trainer").find(s.key) != nullptr; });
-  if (!trainer->settings.has("--deepspeed") || known < 4) return;
+  const Setting* const names = trainer->settings.find("--deepspeed");
+  if (names == nullptr || is_switch_of_deepspeed(*trainer, *names) || known < 4) return;
   const TrainerCase c(*config, *trainer);
   if (!config->settings.has_section("zero_optimization")) {
     out.push_back({error,

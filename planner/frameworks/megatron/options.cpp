@@ -11,6 +11,7 @@
 #include "models/error.h"
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
+#include "planner/frameworks/megatron/batch_steps.h"
 #include "planner/frameworks/megatron/layer_facts.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/shared.h"
@@ -207,6 +208,11 @@ constexpr auto kOptions = std::to_array<Option>({
     // Batch.
     kMicroBatch,
     kGlobalBatch,
+    // The batch that it ends with.
+    {kBatchSteps, "global_batch_size", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) {
+       d.plan.global_batch_size = batch_steps(text_of(v)).back().batch;
+     }},
     kSequenceLength,
 
     // What data parallelism shards.

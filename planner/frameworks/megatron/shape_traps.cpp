@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/error.h"
+#include "planner/frameworks/megatron/batch_steps.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/megatron/trap.h"
 
@@ -53,6 +54,40 @@ Ramp ramp_of(const Case& c) {
   }
 }
 
+// The first batch but the last that micro-batches do not divide; 0: none is.
+std::int64_t uneven_step(const Case& c) {
+  const Setting* const said = c.find(megatron::kBatchSteps);
+  if (said == nullptr || !said->resolved) return 0;
+  const std::int64_t round = std::int64_t{c.plan().micro_batch_size} * c.plan().dp;
+  try {
+    std::vector<megatron::BatchStep> steps = megatron::batch_steps(text_of(said->value));
+    steps.pop_back();  // which is the plan's
+    for (const megatron::BatchStep& step : steps) {
+      if (round > 0 && step.batch % round != 0) return step.batch;
+    }
+  } catch (const Error&) {
+    return 0;  // refused where it is read
+  }
+  return 0;
+}
+
+// Whether it is the batch that the run begins with.
+bool begins_uneven(const Case& c) {
+  if (c.may_be_said("--load") || !c.part.open_word.empty()) return false;
+  const std::string schedule = c.text(megatron::kBatchSteps);
+  return !schedule.empty() && megatron::batch_steps(schedule).front().batch == uneven_step(c);
+}
+
+std::string numbers_of_step(const Case& c) {
+  return fmt::format("{} of {} x {}", uneven_step(c), c.plan().micro_batch_size, c.plan().dp);
+}
+
+constexpr std::string_view kEvenSteps =
+    "batches that are multiples of micro-batch x data-parallel ranks";
+constexpr std::string_view kOfSteps =
+    "Megatron-LM d98e8a64, megatron/core/num_microbatches_calculator.py:577, "
+    "megatron/training/training.py:4627";
+
 bool leaves_rest(const Case& c, std::string_view all, std::string_view parts) {
   const std::int64_t of = whole_in(c, all), by = whole_in(c, parts);
   return of > 0 && by > 0 && of % by != 0;
@@ -74,6 +109,17 @@ constexpr auto kShapeTraps = std::to_array<Trap>({
        const Ramp ramp = ramp_of(c);
        return fmt::format("{} to {} by {}", ramp.start, ramp.end, ramp.step);
      }},
+    // A run that goes on from a checkpoint may have passed it.
+    {"batch_steps", error, megatron::kBatchSteps,
+     [](const Case& c) { return uneven_step(c) > 0 && begins_uneven(c); },
+     "the first batch of --step-batch-size-schedule is no multiple of micro-batch x data-parallel "
+     "ranks: Megatron stops",
+     kEvenSteps, kOfSteps, "", false, numbers_of_step},
+    {"batch_steps", warning, megatron::kBatchSteps,
+     [](const Case& c) { return uneven_step(c) > 0 && !begins_uneven(c); },
+     "a batch of --step-batch-size-schedule is no multiple of micro-batch x data-parallel ranks: "
+     "Megatron stops while it lasts",
+     kEvenSteps, kOfSteps, "", false, numbers_of_step},
     {kShapesRefused, error, "--num-attention-heads",
      [](const Case& c) {
        return describes_model(c) && !c.has("--kv-channels") &&

@@ -106,21 +106,6 @@ bool is_read_type(const std::string& distributed_type) {
   return std::find(kRead.begin(), kRead.end(), distributed_type) != kRead.end();
 }
 
-bool is_fsdp_of_trainer(const Settings& json) {
-  // transformers 5.23.0, src/transformers/training_args.py:680, and what older releases had.
-  constexpr auto kKeys = std::to_array<std::string_view>(
-      {"min_num_params", "transformer_layer_cls_to_wrap", "auto_wrap_policy", "backward_prefetch",
-       "forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states",
-       "cpu_ram_efficient_loading", "activation_checkpointing", "reshard_after_forward",
-       "state_dict_type", "version", "cpu_offload", "xla", "xla_fsdp_v2", "xla_fsdp_settings",
-       "xla_fsdp_grad_ckpt"});
-  return !json.empty() && std::all_of(json.begin(), json.end(), [&](const Setting& setting) {
-    std::string name = setting.key.substr(0, setting.key.find('.'));
-    if (name.starts_with("fsdp_")) name.erase(0, std::string_view("fsdp_").size());
-    return std::find(kKeys.begin(), kKeys.end(), name) != kKeys.end();
-  });
-}
-
 Settings with_whole_names(const Settings& yaml) {
   constexpr std::string_view kSection = "fsdp_config.", kBegin = "fsdp", kPrefix = "fsdp_";
   Settings whole;

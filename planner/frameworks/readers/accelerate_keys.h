@@ -19,9 +19,6 @@ DistributedType distributed_type_of(const Settings& yaml);
 // Whether a job of that type is judged here: one process, DDP, FSDP or DeepSpeed, on GPUs.
 bool is_read_type(const std::string& distributed_type);
 
-// Whether a JSON is what a Trainer's argument fsdp_config names, and nothing else.
-bool is_fsdp_of_trainer(const Settings& json);
-
 // "fsdp_config.version": accelerate puts "fsdp_" before what has it not
 // (commands/launch.py:1262).
 Settings with_whole_names(const Settings& yaml);

@@ -32,6 +32,7 @@ Settings read_arguments(std::span<const ShellWord> words,
     const ShellWord& flag = words[at++];
     if (!is_flag(flag)) continue;
     Setting setting{flag.text, true, flag.place, flag.span, {}, flag.resolved, flag.span};
+    setting.there = flag.resolved;
     const std::size_t equals = flag.text.find('=');
     if (equals != std::string::npos) {
       setting.key = flag.text.substr(0, equals);

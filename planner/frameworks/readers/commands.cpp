@@ -298,6 +298,10 @@ bool read_launcher(const ProgramCommand& command, const std::vector<ShellWord>& 
       read_launch(command.whole, before + behind_wrappers(command.words), directives);
   if (!started) return false;
   job.launches.push_back(started->launch);
+  const Setting* runtime = started->launch.options.find("--runtime-env-json");
+  if (started->launch.program == "ray" && runtime != nullptr) {
+    add_runtime_environment(*runtime, job);
+  }
   if (started->launch.program == "accelerate") add_accelerate(started->launch, job);
   add_arguments(started->arguments, started->launch.place, started->launch.script, job);
   return true;

@@ -11,6 +11,7 @@
 #include "models/error.h"
 #include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/launch.h"
+#include "planner/frameworks/readers/recognise.h"
 
 namespace qplan {
 namespace {
@@ -63,17 +64,34 @@ std::string meant(const std::string& text) {
   return one && !is_option(bare.substr(1)) && is_option(bare) ? name : "";
 }
 
+// Whose own options have one dash ("mpirun -hostfile", of Open MPI; "mpirun -env", of MVAPICH).
+bool is_batch_launcher(const std::string& word) {
+  constexpr std::array<std::string_view, 6> kNames{"mpirun", "mpiexec",    "orterun",
+                                                   "srun",   "mpirun_rsh", "horovodrun"};
+  return std::find(kNames.begin(), kNames.end(), base_name(word)) != kNames.end();
+}
+
+bool is_typographic(std::string_view word) {
+  bool other = false;
+  dashes_of(word, other);
+  return other;
+}
+
 }  // namespace
 
 std::vector<ShellWord> with_two_dashes(std::vector<ShellWord> words,
                                        std::vector<Finding>& findings) {
-  bool started = false;
+  bool started = false, of_batch = false;
   for (std::size_t i = 0; i < words.size(); ++i) {
     ShellWord& word = words[i];
     const bool starts = is_launcher(word.text) || word.text.starts_with("--") ||
                         word.text.ends_with(".py") || word.text == "swift" || word.text == "trl" ||
                         word.text == "megatron";
-    const std::string spelled = meant(word.text);
+    // Up to the program that they start, the words are MPI's or Slurm's.
+    const bool batch = is_batch_launcher(word.text);
+    of_batch = batch || (of_batch && !is_launcher(word.text) && !word.text.ends_with(".py"));
+    const bool other = of_batch && !batch && !is_typographic(word.text);
+    const std::string spelled = other ? "" : meant(word.text);
     if (!spelled.empty() && (started || i == 0)) {
       Correction fix;
       const bool in_one_piece = word.span.end - word.span.begin == word.text.size();

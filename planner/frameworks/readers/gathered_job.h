@@ -17,8 +17,15 @@ struct YamlOverride {
   std::string script;  // that reads both
 };
 
+// A file that a Trainer reads beside its arguments.
+struct TrainerFile {
+  Settings settings;
+  Place place;
+};
+
 struct GatheredJob : JobFiles {
   std::vector<YamlOverride> overrides;
+  std::vector<TrainerFile> fsdp_files;  // that --fsdp_config names
 
   void add(Dialect dialect, Settings settings, Place place, std::string script = "") {
     parts.push_back({dialect, std::move(settings), std::move(place), std::move(script)});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <span>
 
@@ -17,6 +18,7 @@
 #include "planner/frameworks/readers/hostfile.h"
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/layers.h"
+#include "planner/frameworks/readers/misspelt_variables.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/readers/python_functions.h"
 #include "planner/frameworks/readers/python_settings.h"
@@ -55,6 +57,7 @@ class JobReader {
       add_arguments(with_two_dashes(arrays.words, job_.findings), {arrays.name, 1}, "", job_);
     }
     choose_functions();
+    find_misspelt_variables();
     put_together(job_);
     return std::move(job_);
   }
@@ -171,6 +174,26 @@ class JobReader {
       TitanFunction one = torchtitan_function(titan.file->text, job_.python[titan.python], name);
       if (one.several) note_several(*titan.file, one.name, "name one by --config, or give");
       job_.parts[titan.part].settings = std::move(one.settings);
+    }
+  }
+
+  // A file that a script reads and nobody gave may set or use any.
+  void find_misspelt_variables() {
+    static constexpr std::array<std::string_view, 6> kHarmless{"activate", "bashrc", "profile",
+                                                               "conda.sh", "cshrc",  "zshrc"};
+    for (const Finding& finding : job_.findings) {
+      if (finding.rule != "sourced_file_missing") continue;
+      const bool harmless = std::any_of(kHarmless.begin(), kHarmless.end(), [&](auto name) {
+        return finding.message.find(name) != std::string::npos;
+      });
+      if (!harmless) return;
+    }
+    std::vector<const ConfigText*> scripts;
+    for (const ConfigText& file : job_.texts) {
+      if (file_kind_of(file) == FileKind::script) scripts.push_back(&file);
+    }
+    for (Finding& finding : misspelt_variables(scripts)) {
+      job_.findings.push_back(std::move(finding));
     }
   }
 

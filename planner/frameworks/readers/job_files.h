@@ -38,10 +38,17 @@ struct ConfigPart {
 // own names are held against accelerate's.
 bool has_names_alone(const ConfigPart& part);
 
+// Of the environment of all that a job starts, where a configuration says it.
+struct JobVariable {
+  std::string name, value;
+  Place place;
+};
+
 struct JobFiles {
   std::vector<ConfigText> texts;
   std::vector<ConfigPart> parts;
   std::vector<Launch> launches;
+  std::vector<JobVariable> environment;  // what launches have of their scripts is not among it
   std::vector<PythonText> python;
   std::vector<ShellWord> installs;   // "deepspeed==0.10.0" of pip install
   std::vector<ShellWord> functions;  // that make a configuration: torchtitan's --config

@@ -11,6 +11,7 @@
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/finetuning/trl_verb.h"
 #include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
@@ -106,6 +107,26 @@ bool is_named_as_megatrons(const ConfigText& file, const std::vector<ConfigText>
   });
 }
 
+// Whether another file hands it to a Trainer as what FSDP is told.
+bool is_named_as_fsdp(const std::string& file, const std::vector<ConfigText>& texts) {
+  const std::string name = base_name(file);
+  return std::any_of(texts.begin(), texts.end(), [&](const ConfigText& other) {
+    const std::size_t key = other.name == file ? std::string::npos : other.text.find("fsdp_config");
+    return key != std::string::npos && other.text.find(name, key) != std::string::npos;
+  });
+}
+
+// Variables that stand in a section, but for those that only a run can tell.
+void add_environment(const Settings& settings, std::string_view section, GatheredJob& job) {
+  for (const Setting& setting : settings) {
+    if (!setting.key.starts_with(section) || setting.value.is_structured()) continue;
+    std::string value = text_of(setting.value);
+    if (value.find('$') != std::string::npos) continue;
+    job.environment.push_back(
+        {setting.key.substr(section.size()), std::move(value), setting.place});
+  }
+}
+
 void add_accelerate_yaml(Settings settings, std::vector<MeantBlock> meant, const Place& place,
                          GatheredJob& job) {
   const DistributedType type = distributed_type_of(settings);
@@ -133,6 +154,11 @@ void read_json(const std::string& text, const std::string& name, int first_line,
                        "give the script or the YAML that started it");
   }
   if (is_ms_swift(read.settings)) return add_swift_keys(read.settings, {name, 0}, job);
+  // accelerate's own file may be JSON, too, with the keys that its yaml has.
+  if (read.settings.has("distributed_type") && is_accelerate(read.settings)) {
+    auto meant = mend_block_names(read.settings, known_options("accelerate"), text);
+    return add_accelerate_yaml(with_whole_names(read.settings), std::move(meant), {name, 0}, job);
+  }
   switch (json_kind_of(read.settings)) {
     case JsonKind::plan:
       throw Error(
@@ -150,8 +176,10 @@ void read_json(const std::string& text, const std::string& name, int first_line,
     case JsonKind::fsdp:
       return job.add(Dialect::accelerate, fsdp_settings(read.settings), {name, 0});
     case JsonKind::unknown:
-      // Read where the Trainer's arguments are (torch/check_training.cpp).
-      if (is_fsdp_of_trainer(read.settings)) return;
+      if (is_fsdp_of_trainer(read.settings) || is_named_as_fsdp(name, job.texts)) {
+        job.fsdp_files.push_back({std::move(read.settings), {name, 0}});
+        return;
+      }
       return job.unknown({name, 0},
                          "this JSON has none of ds_config.json's keys (train_batch_size, "
                          "zero_optimization, ...)",
@@ -208,8 +236,23 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
                        "this YAML has neither accelerate's keys nor Megatron's degrees or layers",
                        "give accelerate's yaml, Megatron's arguments or the launch script");
   }
+  add_environment(settings, "ENV_VARS.", job);
   const Dialect dialect = dialect_of(flags, "");
   job.add(dialect, std::move(flags), whole);
+}
+
+void add_runtime_environment(const Setting& json, GatheredJob& job) {
+  try {
+    const std::string text = text_of(json.value);
+    Settings variables;
+    for (Setting setting : read_json_settings(text, json.place.file).settings) {
+      setting.place = json.place;
+      variables.add(std::move(setting));
+    }
+    add_environment(variables, "env_vars.", job);
+  } catch (const Error&) {
+    return;  // what is put together otherwise is Ray's to read
+  }
 }
 
 void add_llama_factory(Settings settings, Place place, GatheredJob& job) {

@@ -15,6 +15,9 @@ void read_yaml(const ConfigText& file, GatheredJob& job);
 // have the same.
 void add_llama_factory(Settings settings, Place place, GatheredJob& job);
 
+// "env_vars" of what Ray is handed by --runtime-env-json.
+void add_runtime_environment(const Setting& json, GatheredJob& job);
+
 // ds_config.json's keys of what starts DeepSpeed by accelerate's.
 void add_deepspeed_of(const Settings& accelerate, Place place, GatheredJob& job);
 

@@ -83,7 +83,9 @@ std::optional<std::int64_t> gpus_said(const Setting* setting) {
   if (setting == nullptr) return std::nullopt;
   Setting count = *setting;
   std::string text = text_of(count.value);  // "lscratch:100,gpu:8(S:0)"
-  if (const auto gpu = text.find("gpu"); gpu != std::string::npos) text.erase(0, gpu);
+  const std::size_t gpu = text.find("gpu");
+  if (gpu == std::string::npos && setting->key == "--gres") return std::nullopt;
+  if (gpu != std::string::npos) text.erase(0, gpu);
   text.resize(std::min(text.find_first_of(",( "), text.size()));
   count.value = text.substr(text.rfind(':') + 1);  // npos + 1: the whole of it
   return number_said(&count);
@@ -141,6 +143,17 @@ std::optional<std::int64_t> included(const Setting* include) {
   return count;
 }
 
+// Without a filter or a hostfile DeepSpeed makes "--include localhost:0,1" of CUDA_VISIBLE_DEVICES
+// (launcher/runner.py:451).
+std::optional<std::int64_t> included_by_environment(const Launch& launch) {
+  const Settings& o = launch.options;
+  const bool filtered = first_said(o, {"--include", "-i", "--exclude", "-e", "--num_nodes",
+                                       "--num_gpus", "--hostfile", "-H"}) != nullptr;
+  const std::vector<std::int64_t> devices = visible_devices(launch);
+  if (filtered || devices.empty()) return std::nullopt;
+  return static_cast<std::int64_t>(devices.size());
+}
+
 void set_world(Launch& launch, const Settings& batch) {
   const Settings& o = launch.options;
   const Setting* const nodes = first_said(
@@ -153,6 +166,7 @@ void set_world(Launch& launch, const Settings& batch) {
   }
   if (launch.program == "deepspeed") {
     launch.processes = included(first_said(o, {"--include", "-i"}));
+    if (!launch.processes) launch.processes = included_by_environment(launch);
   }
   const Setting* const each = first_said(o, {"--nproc-per-node", "--nproc_per_node", "--num_gpus"});
   launch.gpus_per_node = number_said(each);
@@ -165,6 +179,36 @@ void set_world(Launch& launch, const Settings& batch) {
     launch.gpus_per_node = gpus_said(first_said(batch, {"--gpus-per-node", "--gres"}));
   }
   if (is_of_batch(launch.program)) set_tasks(launch, batch);
+}
+
+// Of a node, by Slurm's options; those of srun before the batch's.
+std::optional<std::int64_t> slurm_gpus(const Settings& o, std::optional<std::int64_t> nodes) {
+  if (const Setting* const each = first_said(o, {"--gpus-per-node", "--gres"})) {
+    return gpus_said(each);
+  }
+  const auto all = gpus_said(first_said(o, {"--gpus", "-G"}));
+  if (!all || !nodes || *all % *nodes != 0) return std::nullopt;
+  return *all / *nodes;
+}
+
+std::optional<std::int64_t> slurm_tasks(const Settings& o, std::optional<std::int64_t> nodes) {
+  if (const Setting* const each = first_said(o, {"--ntasks-per-node"})) return number_said(each);
+  const auto all = number_said(first_said(o, {"--ntasks", "-n"}));
+  if (!all || !nodes || *all % *nodes != 0) return std::nullopt;
+  return *all / *nodes;
+}
+
+bool counts_tasks(const Settings& o) {
+  return first_said(o, {"--ntasks-per-node", "--ntasks", "-n"}) != nullptr;
+}
+
+// What srun's own words say of a launch, on top of what the batch's say.
+void allocate(const Settings& own, const Settings& batch, Launch& launch) {
+  if (const Setting* const nodes = first_said(own, {"-N", "--nodes"})) {
+    launch.allocated = number_said(nodes);
+  }
+  if (const auto gpus = slurm_gpus(own, launch.allocated)) launch.allocated_gpus = gpus;
+  launch.tasks = slurm_tasks(counts_tasks(own) ? own : batch, launch.allocated);
 }
 
 // Where another launcher begins behind srun's or MPI's own options; 0: none does.
@@ -188,6 +232,23 @@ std::optional<std::int64_t> Launch::world() const {
   if (nodes) return *nodes * *gpus_per_node;
   // torchrun's own default, where nothing else speaks of nodes.
   return program == "torchrun" && !nodes_said ? gpus_per_node : std::nullopt;
+}
+
+std::vector<std::int64_t> visible_devices(const Launch& launch) {
+  const auto said = launch.environment.find("CUDA_VISIBLE_DEVICES");
+  if (said == launch.environment.end()) return {};
+  const std::string& list = said->second;
+  std::vector<std::int64_t> devices;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::string number = list.substr(at, end - at);
+    const bool digits =
+        !number.empty() && number.size() < 5 && std::all_of(number.begin(), number.end(), is_digit);
+    if (!digits) return {};
+    devices.push_back(std::stoi(number));
+    at = end + 1;
+  }
+  return devices;
 }
 
 bool is_launcher(const std::string& word) {
@@ -216,8 +277,7 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
   if (const std::size_t inner = shell ? 0 : inner_launcher(words, script)) {
     auto started = read_launch(command, at + inner, directives);
     const Settings outer = read_arguments(with_values_apart(words.subspan(1, inner - 1)), {});
-    const Setting* const nodes = first_said(outer, {"-N", "--nodes"});
-    if (started && nodes != nullptr) started->launch.allocated = number_said(nodes);
+    if (started && program == "srun") allocate(outer, batch, started->launch);
     return started;
   }
   const auto arguments = words.subspan(shell ? words.size() : script + 1);
@@ -235,6 +295,8 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
   read.launch.options = is_of_batch(program) ? read_arguments(with_values_apart(options), {})
                                              : read_arguments(options, {});
   read.launch.allocated = number_said(first_said(batch, {"--nodes", "-N"}));
+  read.launch.allocated_gpus = slurm_gpus(batch, read.launch.allocated);
+  if (program == "srun") allocate(read.launch.options, batch, read.launch);
   set_world(read.launch, batch);
   return read;
 }

@@ -25,6 +25,8 @@ struct Launch {
   std::optional<std::int64_t> processes;  // of all nodes, where that is what is counted
   std::optional<Setting> nodes_said;      // what says the nodes, where one of its own options does
   std::optional<std::int64_t> allocated;  // nodes that Slurm starts it on
+  std::optional<std::int64_t> allocated_gpus;  // of a node, that Slurm gives it
+  std::optional<std::int64_t> tasks;           // of a node, by each of which srun starts it
   // Processes, one a GPU. Nothing: they are not said, or only a run can tell.
   [[nodiscard]] std::optional<std::int64_t> world() const;
   std::map<std::string, std::string> environment;
@@ -35,6 +37,9 @@ struct LaunchCommand {
   Launch launch;
   std::vector<ShellWord> arguments;  // of the script
 };
+
+// The numbers that its CUDA_VISIBLE_DEVICES lists; empty: it is unset, or no list of numbers.
+std::vector<std::int64_t> visible_devices(const Launch& launch);
 
 // Whether a word is the name of such a command.
 bool is_launcher(const std::string& word);

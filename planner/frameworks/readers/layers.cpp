@@ -14,6 +14,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/finetuning/finetuners.h"
+#include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/readers/alike_paths.h"
 #include "planner/frameworks/rl/verl_keys.h"
 
@@ -205,8 +206,45 @@ void merge_overridden(GatheredJob& job) {
   job.parts = std::move(others);
 }
 
+// Whether these are arguments of a Trainer's own, or of TRL's around one.
+bool reads_fsdp_file(const ConfigPart& part) {
+  return !part.derived && (part.dialect == Dialect::trainer || part.dialect == Dialect::trl);
+}
+
+// Files that a Trainer's --fsdp_config names, as keys of its own.
+void merge_fsdp_files(GatheredJob& job) {
+  for (const TrainerFile& file : job.fsdp_files) {
+    const auto reader = std::find_if(job.parts.begin(), job.parts.end(), [&](const auto& part) {
+      const Setting* const named = part.settings.find("--fsdp_config");
+      return reads_fsdp_file(part) && named != nullptr &&
+             (!named->resolved || base_name(text_of(named->value)) == base_name(file.place.file));
+    });
+    if (reader == job.parts.end()) {
+      job.unknown(file.place,
+                  "a Trainer reads this by --fsdp_config, and none that is given names it",
+                  "give the script that starts it");
+      continue;
+    }
+    for (Setting setting : file.settings) {
+      setting.key.insert(0, kTrainersFsdp);
+      reader->settings.add(std::move(setting));
+    }
+  }
+}
+
+// What a Trainer hands to accelerate.
+void derive_fsdp(std::size_t at, GatheredJob& job) {
+  const ConfigPart& part = job.parts[at];
+  if (!reads_fsdp_file(part) || !part.settings.has_section(kTrainersFsdp)) return;
+  Settings yaml = accelerate_of_trainer(part.settings);
+  if (yaml.empty()) return;
+  job.add(Dialect::accelerate, std::move(yaml), Place(part.place));
+  job.parts.back().derived = true;
+}
+
 // The job that a YAML of LLaMA-Factory's or axolotl's, or ms-swift's arguments, ask for.
 void derive(std::size_t at, GatheredJob& job) {
+  derive_fsdp(at, job);
   const FineTuner* const tuner = finetuner_of(job.parts[at].dialect);
   if (tuner == nullptr) return;
   const Place place = job.parts[at].place;
@@ -233,6 +271,7 @@ void put_together(GatheredJob& job) {
   hand_overrides(job);
   merge_overridden(job);
   merge_inherited(job);
+  merge_fsdp_files(job);
   for (std::size_t i = 0; i < job.parts.size(); ++i) derive(i, job);  // which adds parts
 }
 

@@ -13,6 +13,7 @@
 #include "models/ascii.h"
 #include "models/text.h"
 #include "planner/frameworks/optimizer_names.h"
+#include "planner/frameworks/readers/python_dicts.h"
 #include "planner/frameworks/readers/python_settings.h"
 
 namespace qplan {
@@ -490,6 +491,7 @@ Settings training_arguments(const PythonText& text) {
     for (const PythonArgument& a : call.arguments) {
       if (a.name.empty() || (a.resolved && a.value.is_null())) continue;
       arguments.add(setting_of("--" + a.name, a));
+      if (a.name == "fsdp_config") arguments.append(dictionary_settings(a, "fsdp_config."));
     }
   }
   return arguments;

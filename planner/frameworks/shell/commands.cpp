@@ -68,6 +68,7 @@ void ScriptReader::run(ShellCommand command, std::span<const ShellText> words, S
   const bool continues = lost_continuation(first, span.begin);
   command_end_ = span.end;
   command_remark_ = remark_at_;
+  lost_end_.reset();
   if (continues) {
     for (const ShellText& word : words) script_.commands.back().words.push_back(source(word));
     return;
@@ -126,14 +127,26 @@ bool ScriptReader::lost_continuation(const std::string& first, std::size_t begin
       });
   if (!has_others) return false;
   script_.findings.push_back({Severity::error, "missing_continuation",
-                              sources_.place(in_.letter(*command_end_)),
+                              sources_.place(in_.letter(lost_end_.value_or(*command_end_))),
                               fmt::format("{}, so the command ends here and the line below, which "
                                           "begins with {}, is a command of its own",
                                           why_it_ends(), shown(first)),
-                              stands_alone(command_remark_) ? "put the remark above the command"
-                                                            : "end the line with a backslash",
+                              lost_end_ ? "end the line with a backslash, and put the remark "
+                                          "above the command"
+                              : stands_alone(command_remark_) ? "put the remark above the command"
+                                                              : "end the line with a backslash",
                               "bash(1), quoting", continued_line()});
   return true;
+}
+
+// Up to `end`, with a line of its own below a command: of several the first is where they begin. Of
+// a command whose last line ends without a backslash it may stand among its lines all the same.
+void ScriptReader::remark_below(std::size_t end) {
+  if (!command_remark_) {
+    lost_end_ = command_end_;
+    command_remark_ = remark_at_;
+  }
+  if (stands_alone(command_remark_)) command_end_ = end;
 }
 
 // Whether a remark has a line of its own within the command: "--a 1 \", "# remark", "--b 2".
@@ -155,6 +168,7 @@ std::string ScriptReader::why_it_ends() const {
   line = line.substr(0, line.find('\n'));
   while (!line.empty() && is_shell_blank(line.back())) line.remove_suffix(1);
   const bool backslash = line.ends_with('\\');
+  if (lost_end_) return "no backslash ends the line, and a remark stands below it";
   if (stands_alone(command_remark_)) {
     return backslash ? "a remark stands among the command's lines, and its backslash is part of it"
                      : "a remark stands among the command's lines";
@@ -167,7 +181,13 @@ std::string ScriptReader::why_it_ends() const {
 std::vector<Edit> ScriptReader::continued_line() {
   const std::size_t end = *command_end_;
   if (!command_remark_) return edit_of(sources_, in_, end, end, " \\");
-  if (stands_alone(command_remark_)) return remarks_above();
+  if (stands_alone(command_remark_)) {
+    auto fix = remarks_above();
+    if (!lost_end_ || fix.empty()) return fix;
+    const auto backslash = edit_of(sources_, in_, *lost_end_, *lost_end_, " \\");
+    fix.insert(fix.end(), backslash.begin(), backslash.end());
+    return fix;
+  }
   std::size_t behind = *command_remark_;
   while (behind > 0 && is_shell_blank(in_.text[behind - 1])) --behind;
   auto fix = edit_of(sources_, in_, behind, end, " \\");

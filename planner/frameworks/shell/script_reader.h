@@ -85,6 +85,7 @@ class ScriptReader {
            const ShellText& input);
   void include(const ShellText& name);
   bool lost_continuation(const std::string& first, std::size_t begin);
+  void remark_below(std::size_t end);
   [[nodiscard]] bool stands_alone(std::optional<std::size_t> remark) const;
   [[nodiscard]] std::size_t line_begin(std::size_t at) const;
   [[nodiscard]] std::string why_it_ends() const;
@@ -123,8 +124,9 @@ class ScriptReader {
   std::optional<std::size_t> remark_at_, command_remark_;  // of this statement, and that before
   std::size_t command_begin_ = 0;                          // of one that lines are added to
   std::optional<std::size_t> command_end_;                 // of the one before, in the same text
-  std::set<std::string> handed_;                           // variables set before this command
-  std::map<std::string, ShellText> written_;               // files that it has written so far
+  std::optional<std::size_t> lost_end_;  // the same, where remarks have lines of their own below
+  std::set<std::string> handed_;         // variables set before this command
+  std::map<std::string, ShellText> written_;  // files that it has written so far
   int sourced_deep_ = 0;
   int reads_ = 0;
 };

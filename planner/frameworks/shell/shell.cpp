@@ -148,10 +148,7 @@ void ScriptReader::statement() {
   }
   if (!line_ends && !redirections.documents.empty()) documents_end_ = std::exchange(in_.at, behind);
   const bool remark_alone = words.empty() && !assigns && !computes && remark_at_;
-  // Another remark among the lines of the command above.
-  if (remark_alone && command_end_ && *command_end_ + 1 == begin && stands_alone(command_remark_)) {
-    command_end_ = end;
-  }
+  if (remark_alone && command_end_ && *command_end_ + 1 == begin) remark_below(end);
   if (words.empty() && computes) branches_.command_ends(Truth::open, joint);
   if (words.empty() && !assigns) return branches_.arm_ends(joint);
   auto result = words.empty() ? Truth::yes : test_result(words);  // an assignment succeeds

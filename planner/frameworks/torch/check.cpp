@@ -17,6 +17,7 @@
 #include "planner/frameworks/slips.h"
 #include "planner/frameworks/text_places.h"
 #include "planner/frameworks/torch/check_adapters.h"
+#include "planner/frameworks/torch/check_machines.h"
 #include "planner/frameworks/torch/check_script.h"
 #include "planner/frameworks/torch/check_training.h"
 #include "planner/frameworks/torch/python_names.h"
@@ -465,6 +466,7 @@ void check_torch(const Scene& scene, Findings& out) {
     const bool of_nemo = part.derived && scene.files.find(Dialect::automodel) != nullptr;
     if (part.dialect != Dialect::accelerate || of_nemo) continue;
     if (!part.derived) check_type(scene, part, out);
+    if (!part.derived) check_machines(scene, part, out);
     if (has_names_alone(part)) continue;
     try {
       check_accelerate(scene, part, out);

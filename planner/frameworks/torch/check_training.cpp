@@ -12,10 +12,10 @@
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/python_syntax.h"
-#include "planner/frameworks/readers/recognise.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/torch/torch_calls.h"
 #include "planner/frameworks/torch/trainer_words.h"
@@ -224,6 +224,45 @@ void check_dropped(const ConfigPart& part, Findings& out) {
   }
 }
 
+// What stands in the file of --fsdp_config, of which transformers asks for the keys that it knows.
+void check_fsdp_file(const Scene& scene, const ConfigPart& part, Findings& out) {
+  constexpr std::string_view kFields =
+      "transformers 5.23.0, src/transformers/training_args.py:2775";
+  const std::vector<std::string>& known = fsdp_keys_of_trainer();
+  const Setting* first = nullptr;
+  for (const Setting& setting : part.settings) {
+    if (!setting.key.starts_with(kTrainersFsdp)) continue;
+    if (first == nullptr) first = &setting;
+    const std::string name = setting.key.substr(kTrainersFsdp.size());
+    const std::string own = without_fsdp(name.substr(0, name.find('.')));
+    if (std::find(known.begin(), known.end(), own) != known.end()) continue;
+    const std::string near = nearest_name(own, known);
+    const bool slip = !near.empty() && is_slip(own, near);
+    Finding finding{slip ? error : warning,
+                    "unknown_option",
+                    setting.place,
+                    fmt::format("{}: transformers asks for no such key of fsdp_config and ignores "
+                                "it silently",
+                                shown(name)),
+                    slip ? fmt::format("did you mean {}?", near) : "leave it out",
+                    std::string(kFields),
+                    {}};
+    const bool alone = own == name;
+    if (slip && alone) finding.fix = with_key(scene, part, setting, "fsdp_config." + near);
+    out.push_back(std::move(finding));
+  }
+  if (first == nullptr || !accelerate_of_trainer(part.settings).empty()) return;
+  const Setting* const fsdp = part.settings.find("--fsdp");
+  if (fsdp != nullptr && !fsdp->resolved) return;
+  out.push_back({warning,
+                 "option_needs",
+                 part.settings.find("--fsdp_config")->place,
+                 "--fsdp_config means nothing where --fsdp is off: every GPU holds all states",
+                 "--fsdp \"full_shard auto_wrap\"",
+                 std::string(kFields),
+                 {}});
+}
+
 void check_arguments(const Scene& scene, const ConfigPart& part, Findings& out) {
   if (!part.derived) check_dropped(part, out);
   if (const Setting* const fsdp = part.settings.find("--fsdp")) check_words_of_fsdp(*fsdp, out);
@@ -347,28 +386,6 @@ void check_evaluation(const PythonText& text, const PythonCall& call, const std:
                  {}});
 }
 
-// --fsdp_config fsdp.json, where that is given.
-void check_fsdp_json(const Scene& scene, Findings& out) {
-  const bool shards =
-      std::any_of(scene.files.parts.begin(), scene.files.parts.end(), [](const ConfigPart& part) {
-        return part.dialect == Dialect::trainer && is_switched_on(part.settings, "--fsdp");
-      });
-  if (!shards) return;
-  for (const ConfigText& file : scene.files.texts) {
-    if (file_kind_of(file) != FileKind::json) continue;
-    const Settings json = read_json_settings(file.text, file.name).settings;
-    if (!is_fsdp_of_trainer(json)) continue;
-    for (const Setting& setting : json) {
-      if (setting.key.ends_with("transformer_layer_cls_to_wrap")) {
-        check_classes(scene, &setting, out);
-      } else if (setting.key.ends_with("activation_checkpointing") &&
-                 is_switched_on(json, setting.key)) {
-        check_recomputation(scene, setting.place, out);
-      }
-    }
-  }
-}
-
 }  // namespace
 
 void check_training(const Scene& scene, Findings& out) {
@@ -376,8 +393,9 @@ void check_training(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect == Dialect::accelerate && !of_nemo) check_fsdp(scene, part, out);
     if (part.dialect == Dialect::trainer) check_arguments(scene, part, out);
+    const bool reads = part.dialect == Dialect::trainer || part.dialect == Dialect::trl;
+    if (reads && !part.derived) check_fsdp_file(scene, part, out);
   }
-  check_fsdp_json(scene, out);
   check_trainer_words(scene, out);
   check_torch_calls(scene, out);
   for (const PythonText& text : scene.files.python) {

@@ -278,4 +278,81 @@ TEST_SUITE("a YAML's keys that are fields") {
   }
 }
 
+TEST_SUITE("what accelerate's launcher makes of its file") {
+  TEST_CASE("counts of machines, processes and devices that do not go together are told") {
+    const auto counts = [](const std::string& lines, const std::string& type = "FSDP",
+                           const std::string& section = kFsdp) {
+      return ask(kHead + section + "distributed_type: " + type + "\nmixed_precision: bf16\n" +
+                 lines);
+    };
+    const Checked uneven = counts("num_machines: 3\nnum_processes: 8\nmain_process_ip: a\n");
+    REQUIRE(find(uneven, "uneven_machines") != nullptr);
+    CHECK(find(uneven, "uneven_machines")->message ==
+          "8 processes do not fall on 3 machines alike: accelerate starts 2 on each, 6 in all");
+    const Checked even = counts("num_machines: 2\nnum_processes: 8\nmain_process_ip: a\n");
+    CHECK(find(even, "uneven_machines") == nullptr);
+    CHECK(find(even, "no_main_process_ip") == nullptr);
+
+    const Checked few = counts("num_machines: 1\nnum_processes: 8\ngpu_ids: 0,1\n");
+    REQUIRE(find(few, "visible_devices") != nullptr);
+    CHECK(find(few, "visible_devices")->place.line == 10);
+    for (const std::string ids : {"all", "0,1,2,3,4,5,6,7", "null"}) {
+      CHECK(find(counts("num_machines: 1\nnum_processes: 8\ngpu_ids: " + ids + "\n"),
+                 "visible_devices") == nullptr);
+    }
+
+    // What the command may say is asked where there is one.
+    const std::string two = "num_machines: 2\nnum_processes: 8\n";
+    CHECK(find(counts(two), "no_main_process_ip") == nullptr);
+    const std::string yaml =
+        kHead + kFsdp + "distributed_type: FSDP\nmixed_precision: bf16\n" + two;
+    const auto launch = [&](const std::string& words) {
+      return ask_texts(
+          {{"a.yaml", yaml},
+           {"run.sh", "accelerate launch --config_file a.yaml " + words + " t.py --a b\n"}},
+          kModel, 8);
+    };
+    REQUIRE(find(launch(""), "no_main_process_ip") != nullptr);
+    CHECK(find(launch(""), "no_main_process_ip")->severity == Severity::error);
+    CHECK(find(launch("--main_process_ip $A"), "no_main_process_ip") == nullptr);
+    CHECK(find(launch("--num_machines 1"), "no_main_process_ip") == nullptr);
+    const std::string hosts = kHead + kDeepspeed + "distributed_type: DEEPSPEED\n" + two;
+    CHECK(find(ask_texts({{"a.yaml", hosts},
+                          {"run.sh", "accelerate launch --config_file a.yaml t.py --a b\n"}},
+                         kModel, 8),
+               "no_main_process_ip") == nullptr);
+  }
+
+  TEST_CASE("the smallest unit of SIZE_BASED_WRAP is digits, and the processor nobody's choice") {
+    const auto sized = [](const std::string& size, const std::string& policy = "SIZE_BASED_WRAP") {
+      return kHead + "fsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: " + policy +
+             "\n  fsdp_min_num_params: " + size + "\ndistributed_type: FSDP\n" + kTail;
+    };
+    for (const std::string text : {"1e8", "1.0e+8", "a"}) {
+      CAPTURE(text);
+      REQUIRE(find(ask(sized(text)), "refused_value") != nullptr);
+    }
+    CHECK(fixed(sized("1e8")) == sized("100000000"));
+    CHECK(find(ask(sized("100000000")), "refused_value") == nullptr);
+    CHECK(find(ask(sized("1e8", "NO_WRAP")), "refused_value") == nullptr);
+    CHECK(find(ask(typed("FSDP", kFsdp) + "use_cpu: true\n"), "cpu_of_other_types") != nullptr);
+    CHECK(find(ask(typed("FSDP", kFsdp) + "use_cpu: false\n"), "cpu_of_other_types") == nullptr);
+  }
+
+  TEST_CASE("its file is read as JSON, too") {
+    const std::string json =
+        "{\"compute_environment\": \"LOCAL_MACHINE\", \"distributed_type\": \"FSDP\", "
+        "\"fsdp_config\": {\"fsdp_version\": 2, \"fsdp_auto_wrap_policy\": "
+        "\"TRANSFORMER_BASED_WRAP\"}, \"mixed_precision\": \"bf16\", \"num_machines\": 1, "
+        "\"num_processes\": 4}";
+    const Checked checked =
+        ask_texts({{"fsdp2.json", json},
+                   {"run.sh", "accelerate launch --config_file fsdp2.json t.py --a b\n"}},
+                  kModel, 8);
+    CHECK_MESSAGE(find(checked, "no_processes") == nullptr, findings_text(checked));
+    REQUIRE(find(checked, "launched_world") != nullptr);
+    CHECK(find(checked, "launched_world")->place.file == "fsdp2.json");
+  }
+}
+
 }  // namespace qplan

@@ -86,6 +86,141 @@ TEST_SUITE("launches") {
     REQUIRE(find(open, "nodes_by_environment") != nullptr);
     CHECK(find(open, "nodes_by_environment")->instead == "--nnodes 8");
   }
+
+  const std::string kZero = "{\"train_batch_size\": 16, \"bf16\": {\"enabled\": true}}";
+  Checked ask_deepspeed(const std::string& start) {
+    const std::string job = " x.py --deepspeed ds.json --model_name_or_path m\n";
+    return ask_texts({{"train.sh", start + job}, {"ds.json", kZero}}, "llama3-8b", 4);
+  }
+
+  TEST_CASE("DeepSpeed starts on the devices that its environment lists, where nothing else does") {
+    CHECK(find(ask_deepspeed("CUDA_VISIBLE_DEVICES=4,5,6,7 deepspeed"), "launched_world") ==
+          nullptr);
+    const Checked fewer = ask_deepspeed("CUDA_VISIBLE_DEVICES=0,1 deepspeed");
+    REQUIRE(find(fewer, "launched_world") != nullptr);
+    CHECK(find(fewer, "launched_world")->message ==
+          "deepspeed starts 2 processes, not the job's 4");
+    // A hostfile, or a list that is none of numbers, says nothing of this.
+    CHECK(find(ask_deepspeed("CUDA_VISIBLE_DEVICES=0,1 deepspeed --hostfile h"),
+               "launched_world") == nullptr);
+    CHECK(find(ask_deepspeed("CUDA_VISIBLE_DEVICES=$GPUS deepspeed"), "launched_world") == nullptr);
+  }
+
+  TEST_CASE("devices that DeepSpeed ignores beside a filter are told where it starts on others") {
+    const Checked counted = ask_deepspeed("CUDA_VISIBLE_DEVICES=4,5,6,7 deepspeed --num_gpus 4");
+    REQUIRE(find(counted, "visible_devices") != nullptr);
+    CHECK(find(counted, "visible_devices")->severity == Severity::warning);
+    CHECK(find(counted, "visible_devices")->message ==
+          "deepspeed ignores CUDA_VISIBLE_DEVICES=4,5,6,7 beside --num_gpus: it starts on devices "
+          "0,1,2,3");
+    CHECK(find(counted, "visible_devices")->instead == "--include localhost:4,5,6,7");
+    CHECK(find(ask_deepspeed("CUDA_VISIBLE_DEVICES=0,1 deepspeed -i localhost:2,3,4,5"),
+               "visible_devices") != nullptr);
+    for (const std::string same :
+         {"CUDA_VISIBLE_DEVICES=0,1,2,3 deepspeed --num_gpus 4",
+          "CUDA_VISIBLE_DEVICES=4,5,6,7 deepspeed -i localhost:4,5,6,7",
+          "CUDA_VISIBLE_DEVICES=4,5 deepspeed --hostfile h --num_gpus 4"}) {
+      CAPTURE(same);
+      CHECK(find(ask_deepspeed(same), "visible_devices") == nullptr);
+    }
+  }
+
+  TEST_CASE("DeepSpeed's launcher takes one way to name a part of the GPUs") {
+    for (const std::string two :
+         {"deepspeed --num_gpus 4 --include localhost:0,1", "deepspeed --num_nodes 1 -e a:0",
+          "deepspeed -i localhost:0,1 --exclude localhost:2"}) {
+      CAPTURE(two);
+      REQUIRE(find(ask_deepspeed(two), "options_exclude") != nullptr);
+      CHECK(find(ask_deepspeed(two), "options_exclude")->severity == Severity::error);
+    }
+    for (const std::string one : {"deepspeed --num_gpus 4", "deepspeed -i localhost:0,1,2,3",
+                                  "deepspeed --num_gpus 4 --include $HOSTS"}) {
+      CAPTURE(one);
+      CHECK(find(ask_deepspeed(one), "options_exclude") == nullptr);
+    }
+  }
+
+  TEST_CASE("more processes on a node than GPUs that Slurm gives there are an error") {
+    const auto ask = [&](const std::string& batch, const std::string& start) {
+      return ask_text("job.sh", "#SBATCH --nodes=2\n" + batch + start + kTrain + "\n", "qwen3-8b",
+                      16);
+    };
+    const std::string eight = "srun torchrun --nnodes 2 --nproc_per_node 8";
+    for (const std::string few :
+         {"#SBATCH --gres=gpu:4\n", "#SBATCH --gres=gpu:h100:4\n", "#SBATCH --gpus-per-node=4\n",
+          "#SBATCH --gpus=8\n", "#SBATCH -G 8\n"}) {
+      CAPTURE(few);
+      REQUIRE(find(ask(few, eight), "allocated_gpus") != nullptr);
+      CHECK(find(ask(few, eight), "allocated_gpus")->message ==
+            "torchrun starts 8 processes on a node, and Slurm gives the job 4 GPUs of each");
+    }
+    CHECK(find(ask("#SBATCH --gres=gpu:4\n",
+                   "srun accelerate launch --num_machines 2 "
+                   "--num_processes 16"),
+               "allocated_gpus") != nullptr);
+    const Checked one =
+        ask("#SBATCH --gres=gpu:4\n", "srun accelerate launch --num_machines 2 --num_processes 4");
+    REQUIRE(find(one, "allocated_gpus") != nullptr);
+    CHECK(find(one, "allocated_gpus")->severity == Severity::warning);
+    CHECK(find(one, "allocated_gpus")->instead == "8 processes: all nodes' are counted");
+    CHECK(find(ask("#SBATCH --gres=gpu:4\n",
+                   "srun accelerate launch --num_machines 2 --num_processes 8"),
+               "allocated_gpus") == nullptr);
+    for (const std::string enough : {"#SBATCH --gres=gpu:8\n", "#SBATCH --gres=lscratch:4\n",
+                                     "#SBATCH --gpus=16\n", "##SBATCH --gres=gpu:4\n"}) {
+      CAPTURE(enough);
+      CHECK(find(ask(enough, eight), "allocated_gpus") == nullptr);
+    }
+    CHECK(find(ask("#SBATCH --gres=gpu:4\n",
+                   "srun --gres=gpu:8 torchrun --nnodes 2 "
+                   "--nproc_per_node 8"),
+               "allocated_gpus") == nullptr);
+  }
+
+  TEST_CASE("a launcher that each of a node's tasks starts is an error") {
+    const auto ask = [&](const std::string& batch, const std::string& start) {
+      return ask_text("job.sh", "#SBATCH --nodes=2\n" + batch + start + kTrain + "\n", "qwen3-8b",
+                      16);
+    };
+    const std::string torch = "torchrun --nnodes 2 --nproc_per_node 8";
+    for (const std::string many :
+         {"#SBATCH --ntasks-per-node=8\nsrun ", "#SBATCH --ntasks=16\nsrun ",
+          "srun --ntasks-per-node=8 ", "srun -n 16 "}) {
+      CAPTURE(many);
+      const Checked checked = ask("", many + torch);
+      REQUIRE(find(checked, "launcher_of_each_task") != nullptr);
+      CHECK(find(checked, "launcher_of_each_task")->message ==
+            "srun starts 8 tasks on a node, and each of them starts torchrun with 8 processes: 64 "
+            "on a node");
+    }
+    for (const std::string& one :
+         {"#SBATCH --ntasks-per-node=1\nsrun " + torch, "#SBATCH --ntasks=2\nsrun " + torch,
+          "#SBATCH --ntasks-per-node=8\nsrun --ntasks-per-node=1 " + torch,
+          "#SBATCH --ntasks-per-node=8\nsrun -n 2 " + torch,
+          "#SBATCH --ntasks-per-node=8\n" + torch,
+          std::string(
+              "#SBATCH --ntasks-per-node=8\nsrun torchrun --nnodes 16 --nproc_per_node 1")}) {
+      CAPTURE(one);
+      CHECK(find(ask("", one), "launcher_of_each_task") == nullptr);
+    }
+  }
+
+  TEST_CASE("options of MPI's and Slurm's have one dash, and those of what they start have two") {
+    for (const std::string start :
+         {"mpirun -np 16 -hostfile h -x A=b -bind-to none python", "mpiexec -hostfile h python3",
+          "mpirun -np 2 -hostfile h torchrun --nproc_per_node 8"}) {
+      CAPTURE(start);
+      CHECK(find(ask_text("train.sh", start + kTrain + "\n", "qwen3-8b", 16), "dashes") == nullptr);
+      const std::string slip = start + kTrain + " -global-batch-size 64\n";
+      CHECK(find(ask_text("train.sh", slip, "qwen3-8b", 16), "dashes") != nullptr);
+    }
+    CHECK(find(ask_text("train.sh", "torchrun -nproc_per_node 8" + kTrain + "\n", "qwen3-8b", 8),
+               "dashes") != nullptr);
+    // En dashes are nobody's.
+    CHECK(find(ask_text("train.sh", "mpirun \xE2\x80\x93np 16 python" + kTrain + "\n", "qwen3-8b",
+                        16),
+               "dashes") != nullptr);
+  }
 }
 
 }  // namespace

@@ -187,6 +187,47 @@ TEST_SUITE("Megatron's arguments") {
           std::string::npos);
   }
 
+  TEST_CASE("change a batch by steps, of which the last is the plan's") {
+    const Described d = described("");
+    CheckQuestion question = question_of(d.model, d.config, 16);
+    question.model_of_files = true;
+    const auto stepped = [&](const std::string& steps, const std::string& more = "") {
+      const std::string words = with_words(kBody, "--global-batch-size 64 ", "");
+      const std::vector<ConfigText> texts{
+          {"train.sh", words + " --step-batch-size-schedule \"" + steps + "\"" + more + "\n"}};
+      return check_cited(texts, question);
+    };
+    for (const std::string steps :
+         {"0:64 1B:128", "0:64,2.4B:128", "1b:128 0:64", "0:128", "0:64 500k:96 1.5t:128"}) {
+      CAPTURE(steps);
+      CHECK(stepped(steps).plan.global_batch_size == 128);
+      CHECK(find(stepped(steps), "bad_value") == nullptr);
+      CHECK(find(stepped(steps), "batch_steps") == nullptr);
+    }
+    const auto refused = [&](const std::string& steps) {
+      const Checked checked = stepped(steps);
+      const Finding* const f = find(checked, "bad_value");
+      return f == nullptr ? std::string() : f->message;
+    };
+    CHECK(refused("100:64") == "--step-batch-size-schedule must begin at 0 tokens, not '100:64'");
+    CHECK(refused("64") == "--step-batch-size-schedule must be of entries TOKENS:BATCH, not '64'");
+    CHECK(
+        refused("0:64;1B:128") ==
+        "--step-batch-size-schedule must be of entries TOKENS:BATCH in numbers, not '0:64;1B:128'");
+    CHECK_FALSE(refused("0:64 0:128").empty());
+    CHECK_FALSE(refused("0:0").empty());
+    CHECK_FALSE(refused("0:64 1X:128").empty());
+    // While it lasts.
+    REQUIRE(find(stepped("0:63 1B:128"), "batch_steps") != nullptr);
+    CHECK(find(stepped("0:63 1B:128"), "batch_steps")->severity == Severity::error);
+    REQUIRE(find(stepped("0:63 1B:128", " --load a"), "batch_steps") != nullptr);
+    CHECK(find(stepped("0:63 1B:128", " --load a"), "batch_steps")->severity == Severity::warning);
+    CHECK(find(stepped("0:64 1B:63 2B:128"), "batch_steps")->severity == Severity::warning);
+    CHECK(find(stepped("0:64 1B:127"), "batch_steps") == nullptr);  // a rule of plans
+    CHECK(find(stepped("0:64", " --global-batch-size 64"), "options_exclude") != nullptr);
+    CHECK(find(stepped("0:64", " --decrease-batch-size-if-needed"), "options_exclude") != nullptr);
+  }
+
   TEST_CASE("of Llama 3.0 are not asked to scale positions as 3.1's") {
     const auto missing = [](const std::string& tokenizer) {
       const Checked checked = ask_text(

@@ -65,6 +65,10 @@ TEST_SUITE("what frameworks refuse") {
           ""},
          {by_steps + "--save a --save-interval 100 --save-retain-interval 250", "option_needs"},
          {by_steps + "--save a --save-interval 100 --save-retain-interval 300", ""},
+         // Whatever the folder is called, it is given.
+         {by_steps + "--save $A --save-interval 100 --save-retain-interval 250", "option_needs"},
+         {by_steps + "--save $A --save-interval 100 --save-retain-interval 300", ""},
+         {by_steps + "$SAVE_ARGS --save-interval 100 --save-retain-interval 250", ""},
          {by_steps + "--log-interval 0", "option_needs"},
          {by_steps + "--log-interval 10 --log-memory-interval 15", "option_needs"},
          {by_steps + "--eval-interval 0", "option_needs"},

@@ -202,7 +202,7 @@ TEST_SUITE("a Trainer's words") {
     const std::string twice = "{\"fsdp_activation_checkpointing\": true}";
     CHECK(find(ask_json(twice), "recompute_twice") == nullptr);
     CHECK(find(ask_json(twice, "--seed 1"), "recompute_twice") != nullptr);
-    CHECK(find(ask_json("{\"mine\": 1}"), "unknown_file") != nullptr);
+    CHECK(find(ask_json("{\"mine\": 1}"), "unknown_option") != nullptr);
   }
 
   TEST_CASE("FSDP wraps no layers of another model") {

@@ -94,6 +94,24 @@ TEST_SUITE("what is not known of a job") {
     }
   }
 
+  TEST_CASE("an option of one branch is given perhaps, and one whose value is unknown certainly") {
+    const std::string intervals = " --save-interval 100 --save-retain-interval 250";
+    const auto ask = [&](const std::string& before, const std::string& words) {
+      return checked({{"train.sh", megatron("--tensor-model-parallel-size 4 --sequence-parallel" +
+                                                kRest + intervals + words,
+                                            before)}});
+    };
+    CHECK(find(ask("", " --save ${ROOT}/out"), "option_needs") != nullptr);
+    const std::string branch = "if [ -n \"$ROOT\" ]; then\n  SAVE=\"--save $ROOT\"\nfi\n";
+    CHECK(find(ask(branch, " $SAVE"), "option_needs") == nullptr);
+    CHECK(find(ask("", ""), "option_needs") == nullptr);
+    const std::string yaml =
+        "MODEL_ARGS:\n  --num-layers: 32\n  --hidden-size: 4096\n  --micro-batch-size: 1\n"
+        "  --save: ${CHECKPOINT_SAVE_PATH}\n  --save-interval: 100\n  --save-retain-interval: ";
+    CHECK(find(checked({{"model_config.yaml", yaml + "250\n"}}), "option_needs") != nullptr);
+    CHECK(find(checked({{"model_config.yaml", yaml + "300\n"}}), "option_needs") == nullptr);
+  }
+
   TEST_CASE("what is wrong whatever the environment says is said, and corrected") {
     const std::vector<ConfigText> files{
         {"train.sh",

@@ -373,6 +373,24 @@ TEST_SUITE("shell scripts") {
     CHECK(read("bash -c\nbash\nsrun\nsbatch\n").commands.size() == 4);
   }
 
+  TEST_CASE("a backslash may be lost above a remark, too") {
+    const std::string text =
+        "run --a 1 \\\n  --b 2\n# of what follows\n# and more\n  --c 3 \\\n  --d 4\n";
+    const auto script = read(text);
+    REQUIRE(script.commands.size() == 1);
+    CHECK(words_of(script.commands[0]) ==
+          Words{"run", "--a", "1", "--b", "2", "--c", "3", "--d", "4"});
+    REQUIRE(script.findings.size() == 1);
+    CHECK(script.findings[0].rule == "missing_continuation");
+    CHECK(script.findings[0].place.line == 2);
+    CHECK(with_edits(text, "train.sh", script.findings[0].fix) ==
+          "# of what follows\n# and more\nrun --a 1 \\\n  --b 2 \\\n  --c 3 \\\n  --d 4\n");
+    // Other commands below a remark are no arguments.
+    CHECK(read("run --a 1\n# next\nrun --b 2\n").commands.size() == 2);
+    CHECK(read("run --a 1\n# next\nrun --b 2\n").findings.empty());
+    CHECK(read("run --a 1\n\n# next\n--b 2\n").findings.empty());
+  }
+
   TEST_CASE("words of commands within words know where they were written") {
     const std::string text = "srun bash -c 'torchrun t.py \\\n  --tp 4\n  --pp 2'\n";
     const auto script = read(text);
