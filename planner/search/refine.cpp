@@ -165,9 +165,11 @@ class Neighbours {
     if (fits(least_of(1, 19, fits))) try_plan(less);
   }
 
-  // Of one microbatch beside the compute of another: Megatron-Core's alone. Where it is hidden,
-  // more ranks may share the experts.
+  // Of one microbatch beside the compute of another: Megatron-Core's alone, whose HybridModel (of
+  // Mamba-2 layers) has not had it in every release. Where it is hidden, more ranks may share the
+  // experts.
   void hide_exchange(const ParallelPlan& plan) {
+    if (cost_.model().mamba) return;
     if (asked(&P::overlap) || cost_.recipe().kind != RecipeKind::megatron || plan.ep == 1) return;
     ParallelPlan hidden = plan;
     hidden.overlap.add(OverlapKind::ep);
