@@ -279,9 +279,10 @@ std::string compile_note(const Job& job, const ParallelPlan& plan) {
   const bool compiled = job.recipe().defaults.compile;
   if (plan.compile == compiled) return "";
   if (compiled) {
-    return fmt::format("{} is priced with its layers compiled, whatever compile says; --framework "
-                       "fsdp2 prices modules that are not",
-                       to_word(job.framework));
+    return fmt::format(
+        "{} is priced with its layers compiled, whatever compile says; --framework "
+        "fsdp2 prices modules that are not",
+        to_word(job.framework));
   }
   const bool fsdp2 = job.framework == RecipeKind::fsdp2;
   return fmt::format("what torch.compile spares is not priced by {}{}", to_word(job.framework),

@@ -134,7 +134,8 @@ class Rank {
   [[nodiscard]] std::vector<std::int32_t> targets(int microbatch, int ahead) const;
   // Tokens of a step that have a target.
   [[nodiscard]] std::int64_t predictions(int ahead) const;
-  // Of each of their losses in the step's: they are a mean, that of multi-token prediction weighted.
+  // Of each of their losses in the step's: they are a mean, that of multi-token prediction
+  // weighted.
   [[nodiscard]] double loss_weight(int ahead) const;
 
   // Counts the step and clears its sums.

@@ -282,8 +282,8 @@ struct VocabularyShard {
 };
 // log_sum[t] = log of the sum of exponentials of row t's own columns; loss[t] = minus the target's
 // logit, 0 where it is another rank's. `whole`: nobody else has columns, and loss[t] += log_sum[t].
-// A target below 0: nothing is predicted, the loss is 0 and has no gradient. Neither holds logits in
-// fp32.
+// A target below 0: nothing is predicted, the loss is 0 and has no gradient. Neither holds logits
+// in fp32.
 void cross_entropy(float* loss, float* log_sum, const bf16* logits, VocabularyShard shard,
                    const std::int32_t* targets, bool whole, std::int64_t rows, std::int64_t cols,
                    cudaStream_t stream);

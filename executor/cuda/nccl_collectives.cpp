@@ -120,7 +120,8 @@ bool moves_parameters(const CudaRank& rank, const Command& c) {
 // The step's edge: everybody learns the loss and the norm of all gradients.
 void sum_of_step(CudaRank& rank, ncclComm_t group, cudaStream_t stream) {
   if (group == nullptr) return;
-  check(ncclAllReduce(rank.sums(), rank.sums(), CudaRank::kSums, ncclFloat64, ncclSum, group, stream));
+  check(ncclAllReduce(rank.sums(), rank.sums(), CudaRank::kSums, ncclFloat64, ncclSum, group,
+                      stream));
 }
 
 }  // namespace

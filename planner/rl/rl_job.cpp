@@ -367,7 +367,8 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
                                 : passing;
   const auto trainer = [&](PhaseList& phases) {
     if (moves)
-      phases.add("trainer back to the device", moved / in + job.change_of_hands, passing, train_gpus);
+      phases.add("trainer back to the device", moved / in + job.change_of_hands, passing,
+                 train_gpus);
     if (job.old_logprobs && job.generates()) {
       phases.add("log-probabilities", per_pass, scoring, train_gpus, "forwards of the policy");
     }
@@ -388,7 +389,8 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
       phases.add("critic's update", steps, training, train_gpus,
                  "taken to be of the policy's size");
     }
-    if (moves) phases.add("trainer to the host", moved / out + job.change_of_hands, passing, train_gpus);
+    if (moves)
+      phases.add("trainer to the host", moved / out + job.change_of_hands, passing, train_gpus);
   };
 
   PhaseList phases;
@@ -409,15 +411,17 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
     }
     const auto generate = [&](PhaseList& side) {
       if (job.colocated() && job.sleep_level == 1) {
-        side.add("engine wakes", rollout.weights / in + job.change_of_hands, generating, rollout_gpus);
+        side.add("engine wakes", rollout.weights / in + job.change_of_hands, generating,
+                 rollout_gpus);
       }
-      side.add("refit", refit_time(cost, job, plan, rollout, gpus) + job.change_of_hands, generating,
-               rollout_gpus, "the trainer's weights to the engines");
+      side.add("refit", refit_time(cost, job, plan, rollout, gpus) + job.change_of_hands,
+               generating, rollout_gpus, "the trainer's weights to the engines");
       side.add("rollout", result.rollout.time(), generating, rollout_gpus,
                fmt::format("{} engine{} of {}, {} answers each", engines, engines == 1 ? "" : "s",
                            to_string(layout), ceil_div(job.answers(), engines)));
       if (job.colocated() && job.sleep_level == 1) {
-        side.add("engine sleeps", rollout.weights / out + job.change_of_hands, generating, rollout_gpus);
+        side.add("engine sleeps", rollout.weights / out + job.change_of_hands, generating,
+                 rollout_gpus);
       }
     };
     generate(phases);

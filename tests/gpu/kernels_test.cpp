@@ -247,8 +247,8 @@ TEST_CASE("cross-entropy over a part of a padded vocabulary is the reference's")
   kernels::add_losses(total.get(), dev_loss.get(), rows, kStream);
   CHECK(total.read()[0] == doctest::Approx(3 + std::accumulate(loss.begin(), loss.end(), 0.0)));
   kernels::loss_rescale(dev_log_sum.get(), maximum.get(), rows, kStream);
-  kernels::loss_finish(dev_loss.get(), dev_log_sum.get(), maximum.get(), dev_targets.get(),
-                       rows, kStream);
+  kernels::loss_finish(dev_loss.get(), dev_log_sum.get(), maximum.get(), dev_targets.get(), rows,
+                       kStream);
   CHECK(distance(dev_log_sum.read(), log_sum) < kFloatRounding);
   for (std::size_t t = 0; t < rows; ++t) loss[t] = targets[t] < 0 ? 0 : loss[t] + log_sum[t];
   CHECK(distance(dev_loss.read(), loss) < kFloatRounding);
