@@ -21,6 +21,7 @@
 #include "models/error.h"
 #include "models/plan/words.h"
 #include "models/program/step_program.h"
+#include "planner/frameworks/rl/rl.h"
 #include "planner/search/goodput.h"
 
 namespace qplan {

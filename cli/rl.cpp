@@ -11,7 +11,6 @@
 #include "models/error.h"
 #include "models/plan/plan_text.h"
 #include "models/text.h"
-#include "planner/frameworks/emit.h"
 #include "planner/rl/rl_step.h"
 
 namespace qplan {
@@ -170,12 +169,6 @@ RlJob rl_job_of(const RlQuestion& question) {
   job.balanced = !question.unbalanced && generates;
   job.offload_trainer = !question.keep_trainer;
   return job;
-}
-
-// slime's engines sleep and are handed weights as verl's are: assumed to take as long.
-Seconds change_of_hands_in(std::optional<Framework> files) {
-  const bool quick = files == Framework::verl || files == Framework::slime;
-  return quick ? kVerlChangeOfHands : kNemoRlChangeOfHands;
 }
 
 RolloutLayout rollout_layout_of(const RlQuestion& question) {

@@ -30,8 +30,6 @@ void add_rl_options(CommandLine& line, RlQuestion& question);
 // The job, with what was not said filled in. Throws Error for options that do not go together, and
 // for a file that cannot be read.
 RlJob rl_job_of(const RlQuestion& question);
-// What a change of hands takes in the framework whose files run the job.
-Seconds change_of_hands_in(std::optional<Framework> files);
 RolloutLayout rollout_layout_of(const RlQuestion& question);
 // Throws Error: a step's answers make its batch.
 void refuse_batch(bool said);

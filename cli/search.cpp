@@ -17,6 +17,7 @@
 #include "cli/search_answer.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
+#include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/written_plans.h"
 
 namespace qplan {

@@ -108,11 +108,10 @@ struct Chunking {
 // which layers divide, or where none do embedding and loss as a layer each.
 std::vector<int> interleavings(const ModelSpec& model, const Recipe& recipe,
                                const SearchSpace& space, int pp) {
-  constexpr int kMost = 12;
-  const std::int64_t with_ends = model.num_layers + 2 + model.num_mtp_layers;
+  const std::int64_t with_ends = layers_with_ends(model);
   const auto those = [&](auto fills) {
     std::vector<int> chunks;
-    for (int v = 2; v <= kMost && std::int64_t{pp} * v <= with_ends; ++v) {
+    for (int v = 2; v <= kMostChunks && std::int64_t{pp} * v <= with_ends; ++v) {
       if (fills(std::int64_t{pp} * v)) chunks.push_back(v);
     }
     return chunks;
@@ -317,6 +316,10 @@ std::vector<int> divisors(std::int64_t n) {
   }
   std::sort(result.begin(), result.end());
   return result;
+}
+
+std::int64_t layers_with_ends(const ModelSpec& model) {
+  return model.num_layers + 2 + model.num_mtp_layers;
 }
 
 std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,

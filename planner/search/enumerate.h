@@ -18,6 +18,11 @@ struct Skeleton {
 std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
                                 const HardwareProfile& hardware, const SearchSpace& space);
 
+// Chunks of layers that a rank of an interleaved pipeline has at most, unless somebody asks.
+inline constexpr int kMostChunks = 12;
+// The model's layers, embedding, loss and what predicts further tokens: as many stages at most.
+std::int64_t layers_with_ends(const ModelSpec& model);
+
 // Plans that run the same on the same ranks, but for what they recompute and where their states
 // live.
 struct Family {

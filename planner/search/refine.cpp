@@ -110,11 +110,11 @@ class Neighbours {
   // Which number is best depends on what is recomputed and where states lie, of which not all is
   // enumerated.
   void other_chunks(const ParallelPlan& plan) {
-    constexpr int kMost = 12;
     const bool chunked =
         plan.schedule == ScheduleKind::one_f_one_b || plan.schedule == ScheduleKind::interleaved;
     if (plan.pp == 1 || asked(&P::vpp) || !chunked || !places_layers_) return;
-    for (int v = 1; v <= kMost && std::int64_t{plan.pp} * v <= cost_.model().num_layers + 2; ++v) {
+    const std::int64_t most = layers_with_ends(cost_.model()) / plan.pp;
+    for (int v = 1; v <= std::min<std::int64_t>(kMostChunks, most); ++v) {
       ParallelPlan other = plan;
       other.vpp = v;
       other.schedule = v == 1 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved;

@@ -24,6 +24,13 @@ struct RlReading {
   bool takes_less = false;  // memory than the plan
 };
 
+// RlJob::change_of_hands in the framework whose files run the job. slime's engines sleep and are
+// handed weights as verl's are: assumed to take as long.
+inline Seconds change_of_hands_in(std::optional<Framework> files) {
+  const bool quick = files == Framework::verl || files == Framework::slime;
+  return quick ? kVerlChangeOfHands : kNemoRlChangeOfHands;
+}
+
 // ---- verl ----
 
 // Whether a program, or what it is given, is verl's.

@@ -105,7 +105,7 @@ std::optional<RlStep> step_of_slime(const Settings& settings, const std::string&
     job.reference = loss || a.number("--kl-coef", 0) != 0;
     job.old_logprobs = !a.has("--use-rollout-logprobs");
     job.balanced = a.has("--balance-data");
-    job.change_of_hands = kVerlChangeOfHands;  // assumed: its engines sleep as verl's do
+    job.change_of_hands = change_of_hands_in(Framework::slime);
     if (!a.has("--colocate")) {
       job.rollout_gpus = a.whole("--rollout-num-gpus", 0);
       if (job.rollout_gpus == 0) return std::nullopt;

@@ -141,7 +141,7 @@ RlStep step_of(const OmegaConfig& c, const Numbers& n, bool megatron,
   job.packed = megatron ? c.on(key(kActor, "megatron.use_remove_padding"), true)
                         : c.on(key(kModel, "use_remove_padding"), true);
   job.balanced = c.on("trainer.balance_batch", true);
-  job.change_of_hands = kVerlChangeOfHands;
+  job.change_of_hands = change_of_hands_in(Framework::verl);
   job.rollout_gpus = n.rollout_gpus;
   job.staleness = n.rollout_gpus > 0 ? 1 : 0;
   const std::string states = key(kActor, megatron ? "megatron." : "fsdp_config.");
