@@ -15,6 +15,7 @@
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
 #include "cli/files_plan.h"
+#include "cli/kernel_comparison.h"
 #include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"
@@ -32,7 +33,7 @@ struct FitQuestion : PlanQuestion {
   std::vector<std::string> logs, tables;
   std::vector<double> measured;  // seconds a step
   std::string output, rows;
-  std::int64_t top = 3;
+  std::int64_t top = 3, trace_steps = 0;  // 0: the trace marks them
   bool json = false, leave_one_out = false;
 };
 
@@ -45,6 +46,7 @@ struct Reranked {
 struct FitAnswer {
   std::string base;  // the profile that was corrected
   ProfileFit fit;
+  std::vector<KernelComparison> traces;
   std::vector<FittedRun> left_out;  // each by the fit of the others
   std::vector<Reranked> before, after;
   std::vector<std::string> notes;
@@ -125,10 +127,10 @@ std::string signed_percent(double share) {
   return fmt::format("{:+.1f}", 100 * share);
 }
 
-double seconds_of_log(const std::string& path, const AskedPlan& asked) {
-  // A long run's log has hundreds of thousands of lines.
-  constexpr std::size_t kMostBytes = std::size_t{256} << 20U;
-  const std::string text = read_text_file(path, {.bytes = kMostBytes});
+// A long run's log has hundreds of thousands of lines, a trace as many kernels.
+constexpr std::size_t kMostBytes = std::size_t{512} << 20U;
+
+double seconds_of_log(const std::string& path, const std::string& text, const AskedPlan& asked) {
   const std::int64_t batch = asked.plan.global_batch_size, length = asked.plan.seq_len;
   std::vector<double> seconds;
   LoggedMean mean;  // where it tells of no step
@@ -188,11 +190,23 @@ FitAnswer fit(const FitQuestion& question) {
       throw Error("the plan that was measured cannot run: " + can_run.infeasible.front().message);
     }
     for (const std::string& log : question.logs) {
-      runs.push_back(run_of(log, seconds_of_log(log, *asked), asked));
+      const std::string text = read_text_file(log, {.bytes = kMostBytes});
+      if (is_kernel_trace(text)) {
+        answer.traces.push_back(
+            compare_kernels(log, read_kernel_trace(text, log, question.trace_steps), *asked));
+      } else {
+        runs.push_back(run_of(log, seconds_of_log(log, text, *asked), asked));
+      }
     }
     for (const double seconds : question.measured) {
       runs.push_back(
           run_of(fmt::format("--measured {}", human_seconds(Seconds(seconds))), seconds, asked));
+    }
+  }
+  // Recorded steps are slower than others: they count where no other was measured.
+  if (runs.empty()) {
+    for (const KernelComparison& trace : answer.traces) {
+      runs.push_back(run_of(trace.name, trace.recorded.mean.step.value(), asked));
     }
   }
   if (runs.empty() && !question.tables.empty()) {
@@ -203,10 +217,19 @@ FitAnswer fit(const FitQuestion& question) {
         question.rows.empty() ? "" : fmt::format("whose id begins with '{}' ", question.rows)));
   }
   if (runs.empty()) {
-    throw Error("fit needs a run: a log, --measured 1.52s, or --runs FILE.csv");
+    throw Error("fit needs a run: a log, a trace, --measured 1.52s, or --runs FILE.csv");
   }
   refuse_output_below(question.output, answer.base);
-  answer.fit = fit_profile(answer.base, runs);
+  std::vector<TracedCompute> traced;
+  for (const KernelComparison& trace : answer.traces) {
+    traced.push_back({trace.name, trace.compute_ratio()});
+  }
+  answer.fit = fit_profile(answer.base, runs, traced);
+  if (!traced.empty() && !answer.fit.traces_count) {
+    answer.notes.emplace_back(
+        "what the trace says of products and attention would make the steps fit worse, and does "
+        "not count: is it of the same run?");
+  }
   const std::size_t unpriced = runs.size() - answer.fit.runs.size();
   if (unpriced > 0) {
     answer.notes.push_back(
@@ -225,7 +248,7 @@ FitAnswer fit(const FitQuestion& question) {
       others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
       const auto before = runs[i].predict(load_hardware(answer.base));
       if (!before) continue;
-      const ProfileFit of_others = fit_profile(answer.base, others);
+      const ProfileFit of_others = fit_profile(answer.base, others, traced);
       const auto after = runs[i].predict(corrected_machine(answer.base, of_others.factors));
       answer.left_out.push_back({runs[i].name, runs[i].measured.value(), before->step_time.value(),
                                  after->step_time.value(), 0, 0});
@@ -293,6 +316,7 @@ std::string factors_text(const ProfileFit& fit) {
 }
 
 void print_text(const FitAnswer& answer, const FitQuestion& question, std::ostream& out) {
+  for (const KernelComparison& trace : answer.traces) out << kernels_text(trace) << '\n';
   out << runs_text(answer.fit.runs) << notes_text(answer.notes) << '\n'
       << factors_text(answer.fit)
       << wrapped(fmt::format("The interval of a further run like these is {} times as wide as "
@@ -347,8 +371,11 @@ Json to_json(const FitAnswer& answer) {
                        {"sigma", answer.fit.spread.*factor.value},
                        {"sigma_before", answer.fit.spread_before.*factor.value}});
   }
+  Json traces = Json::array();
+  for (const KernelComparison& trace : answer.traces) traces.push_back(kernels_json(trace));
   return {{"hardware", answer.base},
           {"factors", std::move(factors)},
+          {"traces", std::move(traces)},
           {"narrowed", answer.fit.narrowed},
           {"runs", runs_json(answer.fit.runs)},
           {"left_out", runs_json(answer.left_out)},
@@ -365,11 +392,14 @@ Exit run_fit(const Args& args, const Console& console) {
   CommandLine line("fit", "One's own runs correct the machine's profile, and the ranking with it.",
                    "qplan fit train.log --plan plan.json -o ours.json\n"
                    "         qplan fit --measured 58.5s --plan \"tp4 pp4 mbs1\" --model llama3-70b "
-                   "--gpus 64 -o ours.json");
-  line.positionals("LOG",
-                   "logs of runs of the plan: Megatron's, Megatron-Bridge's, NeMo's, torchtitan's, "
-                   "DeepSpeed's, a Trainer's JSON, MLPerf's",
-                   question.logs);
+                   "--gpus 64 -o ours.json\n"
+                   "         qplan fit train.log rank0.pt.trace.json --plan plan.json");
+  line.positionals(
+      "LOG",
+      "logs of runs of the plan: Megatron's, Megatron-Bridge's, NeMo's, torchtitan's, "
+      "DeepSpeed's, a Trainer's JSON, MLPerf's; or a trace of one GPU's kernels: PyTorch's "
+      "profiler's JSON, or `nsys stats --report cuda_gpu_trace --format csv`",
+      question.logs);
   line.group("Runs");
   line.repeatable({"--measured", "SECONDS", "a step of the plan, 1.52s or 1520ms", ""},
                   [&question](const std::string& option, const std::string& text) {
@@ -379,6 +409,8 @@ Exit run_fit(const Args& args, const Console& console) {
                   [&question](const std::string&, const std::string& text) {
                     question.tables.push_back(text);
                   });
+  line.option({"--trace-steps", "COUNT", "optimizer steps of a trace that marks none", ""},
+              set_whole(question.trace_steps, 1, 1'000'000));
   line.option({"--rows", "ID", "of --runs the rows whose id begins so", "all"},
               set_text(question.rows));
   line.flag("--leave-one-out", "also each run by the fit of the others", question.leave_one_out);

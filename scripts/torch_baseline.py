@@ -38,6 +38,7 @@ def arguments():
     parser.add_argument("--experts", default="grouped_mm", help="experts_implementation of a MoE")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--warm-up", type=int, default=2, help="steps that are left out")
+    parser.add_argument("--trace", help="three more steps, recorded by PyTorch's profiler, in this file")
     return parser.parse_args()
 
 
@@ -64,6 +65,18 @@ def build(args):
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
     return model, config
+
+
+def record(step, path):
+    """What `qplan fit` reads: three steps after one that warms the profiler up."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=3)
+    with torch.profiler.profile(activities=activities, schedule=schedule,
+                                on_trace_ready=lambda found: found.export_chrome_trace(path)) as profiler:
+        for _ in range(4):
+            step()
+            torch.cuda.synchronize()
+            profiler.step()
 
 
 def main():
@@ -107,6 +120,8 @@ def main():
             loss = step()
             torch.cuda.synchronize()
             times.append(time.perf_counter() - begin)
+        if args.trace:
+            record(step, args.trace if rank == 0 else os.devnull)
     if rank == 0:
         median = statistics.median(times[args.warm_up:])
         free, total = torch.cuda.mem_get_info()

@@ -17,6 +17,7 @@ constexpr std::size_t kFactors = 3;
 using Logs = std::array<double, kFactors>;  // logarithms of the factors
 using Square = std::array<Logs, kFactors>;
 
+constexpr std::size_t kCompute = 0;  // of which traces tell
 constexpr std::array<FitFactor, kFactors> kList{
     {{"compute", "rate of products and attention", &FitFactors::compute},
      {"communication", "rate of links", &FitFactors::communication},
@@ -26,6 +27,10 @@ constexpr std::array<FitFactor, kFactors> kList{
 // model) have too, and so a machine's factors may take: 0.51, of 377 runs in 63 groups of three and
 // more (tests/data/runs/published.csv; docs/evidence/doors.md).
 constexpr double kShared = 0.5;
+
+// One sigma of what a trace says of products and attention. An assumption: runs of one machine have
+// clocks that differ by 2 to 3% (docs/evidence/executor.md), and names of kernels can be misread.
+constexpr double kTraceNoise = 0.03;
 
 // 80% of a normal distribution lies within so many sigma; the interval is stated so.
 constexpr double kSigmas = 1.28;
@@ -182,8 +187,13 @@ void refuse_above_peak(const FitRun& run, const Estimate& estimate) {
 
 class Fitter {
  public:
-  Fitter(const std::string& base, const std::vector<FitRun>& runs)
+  Fitter(const std::string& base, const std::vector<FitRun>& runs,
+         const std::vector<TracedCompute>& traces)
       : base_(base), machine_(load_hardware(base)), bounds_(bounds_of(machine_)) {
+    for (const TracedCompute& trace : traces) {
+      told_.push_back(std::clamp(-portable::log(trace.ratio), bounds_.first[kCompute],
+                                 bounds_.second[kCompute]));
+    }
     for (const FitRun& run : runs) {
       const auto estimate = run.predict(machine_);
       if (!estimate) continue;
@@ -219,6 +229,10 @@ class Fitter {
         for (double& s : step) s /= 2;
       }
       if (!better) break;
+    }
+    if (!told_.empty() && squares(times) > squares(start_)) {
+      told_.clear();
+      return fit();
     }
     slopes_at(at, times);
     return result(at, times);
@@ -266,19 +280,30 @@ class Fitter {
     return portable::log(runs_[i]->measured.value() / times[i]);
   }
 
-  [[nodiscard]] double loss(const std::vector<double>& times, const Logs& at) const {
+  // Of the runs, each over its noise.
+  [[nodiscard]] double squares(const std::vector<double>& times) const {
     double sum = 0;
     for (std::size_t i = 0; i < runs_.size(); ++i) {
       const double off = residual(i, times) / noise(i);
       sum += off * off;
     }
+    return sum;
+  }
+
+  [[nodiscard]] double loss(const std::vector<double>& times, const Logs& at) const {
+    double sum = squares(times);
     for (const double log : at) sum += (log / prior_) * (log / prior_);
+    for (const double told : told_) {
+      const double off = (at[kCompute] - told) / kTraceNoise;
+      sum += off * off;
+    }
     return sum;
   }
 
   [[nodiscard]] Square precision() const {
     Square a{};
     for (std::size_t k = 0; k < kFactors; ++k) a[k][k] = 1 / (prior_ * prior_);
+    a[kCompute][kCompute] += static_cast<double>(told_.size()) / (kTraceNoise * kTraceNoise);
     for (std::size_t i = 0; i < runs_.size(); ++i) {
       const double weight = 1 / (noise(i) * noise(i));
       for (std::size_t k = 0; k < kFactors; ++k) {
@@ -297,6 +322,9 @@ class Fitter {
       for (std::size_t i = 0; i < runs_.size(); ++i) {
         b[k] += slopes_[i][k] * residual(i, times) / (noise(i) * noise(i));
       }
+    }
+    for (const double told : told_) {
+      b[kCompute] += (told - at[kCompute]) / (kTraceNoise * kTraceNoise);
     }
     return solved(precision(), b);
   }
@@ -320,6 +348,7 @@ class Fitter {
   ProfileFit result(const Logs& at, const std::vector<double>& times) {
     ProfileFit fit;
     fit.factors = factors_of(at);
+    fit.traces_count = !told_.empty();
     for (std::size_t k = 0; k < kFactors; ++k) {
       Logs unit{};
       unit[k] = 1;
@@ -351,6 +380,7 @@ class Fitter {
   std::pair<Logs, Logs> bounds_;
   std::vector<const FitRun*> runs_;  // that can be predicted
   std::vector<double> sigmas_;       // relative, of the stated intervals
+  std::vector<double> told_;         // the first factor's logarithm, by traces
   std::vector<double> start_;        // predicted with factors of 1
   std::vector<Logs> slopes_;
   double prior_ = 0;
@@ -367,8 +397,9 @@ std::span<const FitFactor> fit_factors() {
   return kList;
 }
 
-ProfileFit fit_profile(const std::string& base, const std::vector<FitRun>& runs) {
-  return Fitter(base, runs).fit();
+ProfileFit fit_profile(const std::string& base, const std::vector<FitRun>& runs,
+                       const std::vector<TracedCompute>& traces) {
+  return Fitter(base, runs, traces).fit();
 }
 
 HardwareProfile corrected_machine(const std::string& base, const FitFactors& factors,

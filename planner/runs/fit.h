@@ -34,6 +34,13 @@ struct FitRun {
   std::function<std::optional<Estimate>(const HardwareProfile&)> predict;
 };
 
+// What a recorded step says of one factor alone: kernels of products and attention took `ratio`
+// times what they were predicted to.
+struct TracedCompute {
+  std::string name;
+  double ratio = 1;
+};
+
 struct FittedRun {
   std::string name;
   double measured_s = 0;
@@ -54,13 +61,16 @@ struct ProfileFit {
   double narrowed = 1;       // sigma of a further run of this kind, after over before; 1 where a
                              // run stays outside
   std::vector<FittedRun> runs;
-  Json overlay;  // what the corrected profile says, without `extends`
+  bool traces_count = false;  // false, too, where the runs would fit worse with what traces say
+  Json overlay;               // what the corrected profile says, without `extends`
 };
 
 // Minimises sum (ln(measured / predicted) / noise)^2 + sum (ln factor / prior)^2, so that the first
-// sum is never larger than it was at factors of 1. `base`: a built-in machine or a profile's file.
+// sum is never larger than it was at factors of 1. Traces hold their factor to what they say, but
+// for a fit in which that sum would grow. `base`: a built-in machine or a profile's file.
 // Throws Error where no run can be predicted, or one is faster than its GPUs' peak.
-ProfileFit fit_profile(const std::string& base, const std::vector<FitRun>& runs);
+ProfileFit fit_profile(const std::string& base, const std::vector<FitRun>& runs,
+                       const std::vector<TracedCompute>& traces = {});
 
 // The machine with the factors on it; `base` as above.
 HardwareProfile corrected_machine(const std::string& base, const FitFactors& factors,

@@ -100,6 +100,55 @@ TEST_CASE("rows of measured runs correct one machine, and each is judged by the 
   CHECK(mixed.says("--rows"));
 }
 
+TEST_CASE("a trace tells of products alone, and its step counts where nobody measured another") {
+  const TemporaryFolder folder;
+  const std::string trace = folder.path() + "/rank0.pt.trace.json";
+  const double step = predicted_s();
+  // One step as long as predicted, products all the way: longer than those of the prediction.
+  const std::string us = std::to_string(std::llround(step * 1e6));
+  const std::string head = R"({"distributedInfo": {"rank": 0, "world_size": 8}, "traceEvents": [)";
+  const std::string step_event =
+      R"({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#2", "ts": 0, "dur": )" + us +
+      "}";
+  const auto kernel = [&](double share) {
+    return R"(, {"ph": "X", "cat": "kernel", "name": "nvjet_tst", "ts": 0, "dur": )" +
+           std::to_string(std::llround(step * share * 1e6)) + "}]}";
+  };
+  write_file_atomically(trace, head + step_event + kernel(1));
+  const Ran ran = fit({trace, "--top", "0"});
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const Json alone = ran.json();
+  CHECK(alone["runs"].size() == 1);
+  CHECK(alone["runs"][0]["measured_s"].get<double>() == doctest::Approx(step).epsilon(1e-4));
+  REQUIRE(alone["traces"].size() == 1);
+  const Json& found = alone["traces"][0];
+  CHECK(found["kinds"][0]["recorded_s"].get<double>() == doctest::Approx(step).epsilon(1e-4));
+  double predicted = found["predicted_idle_s"];
+  for (const Json& kind : found["kinds"]) predicted += kind["predicted_alone_s"].get<double>();
+  CHECK(predicted == doctest::Approx(found["predicted_step_s"].get<double>()));
+  // The step is as long as predicted; what the trace says of products cannot be, too.
+  CHECK(alone["notes"].size() == 1);
+  // Beside a measured step that is as much slower, it can.
+  const Json both = fit({trace, "--measured", seconds_text(1.2 * step), "--top", "0"}).json();
+  CHECK(both["runs"].size() == 1);
+  CHECK(both["runs"][0]["measured_s"].get<double>() == doctest::Approx(1.2 * step).epsilon(1e-4));
+  CHECK(both["notes"].empty());
+  // Then the factor is what the trace says.
+  double ratio = 0;
+  for (const std::size_t k : {std::size_t{0}, std::size_t{1}})
+    ratio += found["kinds"].at(k)["predicted_s"].get<double>();
+  ratio = step / ratio;
+  CHECK(both["factors"][0]["factor"].get<double>() == doctest::Approx(1 / ratio).epsilon(0.02));
+  CHECK(both["factors"][0]["sigma"].get<double>() < 0.03);
+  // Of other GPUs, it is no trace of this plan.
+  std::string other = head + step_event + kernel(1);
+  other.replace(other.find(": 8}"), 4, ": 16}");
+  write_file_atomically(trace, other);
+  CHECK(fit({trace}).code == 2);
+  CHECK(fit({trace}).says("16 GPUs"));
+}
+
 TEST_CASE("fit needs a run") {
   CHECK(run("fit --model tiny --gpus 8").code == 2);
   CHECK(run("fit --model tiny --gpus 8 --measured fast").code == 2);
