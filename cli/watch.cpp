@@ -1,13 +1,16 @@
 // `qplan watch`: a live log beside what was predicted; alerts as JSON lines.
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -31,15 +34,17 @@ namespace {
 struct WatchQuestion : PlanQuestion {
   std::string log;
   std::vector<std::string> command;  // after --
+  double hang_after = 0;             // seconds; 0: as steps take
   bool follow = false;
 };
 
 // Reads lines, and says what is wrong as soon as it is.
 class LogWatcher {
  public:
-  LogWatcher(const AskedPlan& asked, const Estimate& estimate, std::ostream& out)
+  LogWatcher(const AskedPlan& asked, const Estimate& estimate, double hang_after, std::ostream& out)
       : asked_(asked),
         estimate_(estimate),
+        hang_after_(hang_after),
         expected_{estimate.step_time_low, estimate.step_time_high, estimate.peak_high},
         watch_(expected_),
         out_(out) {}
@@ -59,7 +64,9 @@ class LogWatcher {
     if (const auto step = steps_.read(*line)) {
       if (step->replaces) watch_ = StepWatch(expected_);
       if (step->restarts) watch_.restart();
+      steps_a_line_ = std::max<std::int64_t>(1, step->number - step_);
       step_ = step->number;
+      told_at_ = Clock::now();
       told_ = step->replaces ? 1 : told_ + 1;
       say(watch_.add_step(step_, *seconds));
     }
@@ -67,8 +74,16 @@ class LogWatcher {
     return true;
   }
 
+  // Nothing new is in the log. How long a job takes to start, or to start again, nobody knows.
+  void wait() {
+    if (told_ == 0 || !told_at_ || !other_.empty()) return;
+    const std::chrono::duration<double> waited = Clock::now() - *told_at_;
+    say(watch_.wait(step_, waited.count(), steps_a_line_, hang_after_));
+  }
+
   // Another run's log stands where the last one stood.
   void begin_anew() {
+    told_at_.reset();
     sizes_ = {};
     steps_ = {};
     mean_ = {};
@@ -131,8 +146,11 @@ class LogWatcher {
     }
   }
 
+  using Clock = std::chrono::steady_clock;
+
   const AskedPlan& asked_;
   const Estimate& estimate_;
+  double hang_after_;
   Expected expected_;
   StepWatch watch_;
   LoggedSizes sizes_;
@@ -140,7 +158,8 @@ class LogWatcher {
   LoggedMean mean_;    // said at the run's end
   std::string other_;  // sizes of steps that are not the plan's
   std::ostream& out_;
-  std::int64_t step_ = 0, told_ = 0;
+  std::int64_t step_ = 0, told_ = 0, steps_a_line_ = 1;
+  std::optional<Clock::time_point> told_at_;  // the last step
   int alerts_ = 0;
 };
 
@@ -231,6 +250,7 @@ void watch_file(const WatchQuestion& question, LogWatcher& watcher) {
     }
     if (ended) break;
     ::sleep(1);  // a signal ends it
+    watcher.wait();
     if (log.begins_anew()) watcher.begin_anew();
   }
   if (!question.follow) watcher.read(log.rest());
@@ -242,14 +262,48 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-// A line without its end; false: nothing is left.
-bool read_line(std::FILE* file, std::string& line) {
-  line.clear();
-  int c = std::fgetc(file);
-  if (c == EOF) return false;
-  for (; c != EOF && c != '\n'; c = std::fgetc(file)) line += static_cast<char>(c);
-  return true;
-}
+// What a command prints, line by line.
+class Pipe {
+ public:
+  explicit Pipe(const std::string& script) : file_(popen(script.c_str(), "r")) {}
+  ~Pipe() { close(); }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  [[nodiscard]] bool is_open() const { return file_ != nullptr; }
+
+  // A line without its end; false: nothing is left. `idle` is called once a second meanwhile.
+  template <class Idle>
+  bool next(std::string& line, Idle idle) {
+    for (;;) {
+      const std::size_t end = begun_.find('\n');
+      if (end != std::string::npos) {
+        line = begun_.substr(0, end);
+        begun_.erase(0, end + 1);
+        return true;
+      }
+      struct pollfd ready {
+        ::fileno(file_), POLLIN, 0
+      };
+      constexpr int kSecond = 1000;
+      if (::poll(&ready, 1, kSecond) == 0) {
+        idle();
+        continue;
+      }
+      std::array<char, 4096> bytes{};
+      const ssize_t count = ::read(::fileno(file_), bytes.data(), bytes.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) break;
+      begun_.append(bytes.data(), static_cast<std::size_t>(count));
+    }
+    line = std::exchange(begun_, "");
+    return !line.empty();
+  }
+  int close() { return file_ == nullptr ? 0 : pclose(std::exchange(file_, nullptr)); }
+
+ private:
+  std::FILE* file_;
+  std::string begun_;
+};
 
 // The command's exit code; it runs on where its log is another plan's. What it prints goes to
 // `err`, both streams, as it comes.
@@ -259,22 +313,23 @@ int watch_command(const WatchQuestion& question, LogWatcher& watcher, std::ostre
   for (const std::string& word : question.command) script += ' ' + quoted(word);
   script += " 2>&1";
   const Signals signals;
-  std::FILE* const pipe = popen(script.c_str(), "r");
-  if (pipe == nullptr) throw Error(fmt::format("{} cannot be started", question.command.front()));
+  Pipe pipe(script);
+  if (!pipe.is_open()) throw Error(fmt::format("{} cannot be started", question.command.front()));
+  const auto wait = [&watcher] { watcher.wait(); };
   std::string text;
   int process = 0;
-  if (read_line(pipe, text)) std::from_chars(text.data(), text.data() + text.size(), process);
+  if (pipe.next(text, wait)) std::from_chars(text.data(), text.data() + text.size(), process);
   watched_command = process;
   if (interrupted != 0) ::kill(process, SIGTERM);  // sent before it had a number
   bool said = false;
-  while (read_line(pipe, text)) {
+  while (pipe.next(text, wait)) {
     err << text << '\n';
     err.flush();
     if (watcher.read(text) || std::exchange(said, true)) continue;
     print(err, "qplan: {}\n", other_plan_text(question.command.front(), watcher.other_plan()));
     err.flush();
   }
-  const int status = pclose(pipe);
+  const int status = pipe.close();
   if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
@@ -289,6 +344,9 @@ Exit run_watch(const Args& args, const Console& console) {
   line.positional("LOG", "a run's log, of the kinds that `qplan fit` reads; or a command after --",
                   question.log);
   line.flag("--follow", "go on at the end of the log, until interrupted", question.follow);
+  line.option({"--hang-after", "SECONDS", "without a step, of a live log or a command, are a hang",
+               "ten times what a logged step takes, 60 s at least"},
+              set_number(question.hang_after, 1e-3, 1e7));
   add_plan_question(line, question);
   const auto dashes = std::find(args.begin(), args.end(), "--");
   if (dashes != args.end()) question.command.assign(dashes + 1, args.end());
@@ -302,7 +360,7 @@ Exit run_watch(const Args& args, const Console& console) {
   if (!answer.estimate) {
     throw Error("the plan that is run cannot run: " + answer.infeasible.front().message);
   }
-  LogWatcher watcher(asked, *answer.estimate, console.out);
+  LogWatcher watcher(asked, *answer.estimate, question.hang_after, console.out);
   int code = 0;
   if (question.command.empty()) {
     watch_file(question, watcher);

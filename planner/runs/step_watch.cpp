@@ -46,6 +46,9 @@ std::string_view meaning_of(StepAlert alert) {
              "garbage collection";
     case StepAlert::memory:
       return "more memory than predicted: buffers that the plan does not know, or another layout";
+    case StepAlert::hang:
+      return "no step is told of any more: a collective that waits for a rank that is gone, a lost "
+             "node or link, a long checkpoint or validation";
   }
   return "";
 }
@@ -145,6 +148,7 @@ void StepWatch::judge_spikes(std::int64_t step, std::vector<Alert>& alerts) {
 
 std::vector<Alert> StepWatch::add_step(std::int64_t step, double seconds) {
   std::vector<Alert> alerts;
+  judge(false, true, {StepAlert::hang, step, seconds, 0}, alerts);
   if (warm_up_ > 0) {
     --warm_up_;
     return alerts;
@@ -171,6 +175,19 @@ std::vector<Alert> StepWatch::add_mean(double seconds) {
   seconds_.push_back(seconds);
   const double high = expected_.step_high.value();
   judge(seconds > high, false, {StepAlert::slow, 0, seconds, high}, alerts);
+  return alerts;
+}
+
+std::vector<Alert> StepWatch::wait(std::int64_t step, double waited, std::int64_t steps_a_line,
+                                   double bound) {
+  std::vector<Alert> alerts;
+  if (bound == 0) {
+    const std::span<const double> all(seconds_);
+    const double usual = all.empty() ? expected_.step_high.value()
+                                     : usual_of(all.last(std::min(all.size(), kWindow)));
+    bound = std::max(kHang * usual * static_cast<double>(steps_a_line), kLeastHang.value());
+  }
+  judge(waited > bound, false, {StepAlert::hang, step, waited, bound}, alerts);
   return alerts;
 }
 

@@ -20,7 +20,8 @@ enum class StepAlert : std::uint8_t {
   drift,   // the last kWindow are kDrift times the first, and no jump is or was among them
   spikes,  // of the last kWindow steps kSpikes were kSpike times those about them, which had not
            // moved: steps after them were short again
-  memory   // more memory than the interval has
+  memory,  // more memory than the interval has
+  hang     // no step for kHang times as long as steps take, and kLeastHang at least
 };
 
 template <>
@@ -31,7 +32,8 @@ struct Words<StepAlert> {
                                                              {StepAlert::jump, "jump"},
                                                              {StepAlert::drift, "drift"},
                                                              {StepAlert::spikes, "spikes"},
-                                                             {StepAlert::memory, "memory"}});
+                                                             {StepAlert::memory, "memory"},
+                                                             {StepAlert::hang, "hang"}});
 };
 std::string_view meaning_of(StepAlert alert);
 
@@ -39,6 +41,9 @@ std::string_view meaning_of(StepAlert alert);
 // keep within a few percent.
 inline constexpr std::size_t kInARow = 5, kBefore = 10, kWindow = 20, kSpikes = 3;
 inline constexpr double kJump = 1.1, kDrift = 1.05, kSpike = 1.3;
+// Assumed, too: checkpoints and validation take some steps' time, NCCL gives up after ten minutes.
+inline constexpr double kHang = 10;
+inline constexpr Seconds kLeastHang{60};
 
 struct Expected {
   Seconds step_low, step_high;
@@ -62,6 +67,11 @@ class StepWatch {
   std::vector<Alert> add_memory(std::int64_t step, Bytes allocated);
   // The mean of a run that told of no step.
   std::vector<Alert> add_mean(double seconds);
+  // Nothing was said for `waited` seconds since the step `step`; lines tell of every so many steps.
+  // Before the first step nobody knows how long a job takes to start. The next step ends it.
+  // `bound`: seconds that are a hang, where somebody says so; 0: as above.
+  std::vector<Alert> wait(std::int64_t step, double waited, std::int64_t steps_a_line,
+                          double bound = 0);
   // The process was started again: its first steps are warm-up, its memory another.
   void restart();
   [[nodiscard]] const std::vector<double>& seconds() const { return seconds_; }

@@ -282,6 +282,31 @@ TEST_CASE("a log that was cut, or has another's name, is read from its start") {
   }
 }
 
+TEST_CASE(
+    "a command that tells of no step any more hangs, and one that ends without a newline does "
+    "not") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log", script = folder.path() + "/train.sh";
+  std::string text = log_of(10, [](int) { return 1.0; });
+  text.pop_back();
+  write_file_atomically(log, text);
+  const Ran calm = run("watch --hang-after 1" + kJob + " -- cat " + log);
+  CHECK(calm.code == 0);
+  CHECK(lines_of(calm).back()["steps"] == 8);
+  write_file_atomically(script, "cat " + log +
+                                    "; echo; sleep 3; echo ' iteration 11/ 100 | elapsed"
+                                    " time per iteration (ms): 1.0 |'\n");
+  const Ran ran = run("watch --hang-after 1" + kJob + " -- sh " + script);
+  CHECK(ran.code == 1);
+  const auto lines = lines_of(ran);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0]["alert"] == "hang");
+  CHECK(lines[0]["step"] == 10);
+  CHECK(lines[0]["threshold"] == 1);
+  CHECK(lines[1]["over"] == "hang");
+  CHECK(lines[2]["alerts"] == 1);
+}
+
 TEST_CASE("what ends the watch ends its command") {
   std::vector<std::string> args{"watch", "--plan", "tp2", "--model", "llama3-8b", "--gpus", "8"};
   // The command's parent is this process.

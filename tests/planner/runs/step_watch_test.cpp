@@ -161,3 +161,28 @@ TEST_CASE("a run that starts again warms up again") {
   watch.add_step(8, 1);
   CHECK(watch.seconds() == std::vector<double>(11, 1.0));
 }
+
+TEST_CASE("no step for ten times as long as steps take is a hang, said once, until the next step") {
+  StepWatch watch({Seconds(9), Seconds(11), Bytes(0)});
+  for (int i = 1; i <= 12; ++i) CHECK(watch.add_step(i, 10).empty());
+  CHECK(watch.wait(12, 99, 1).empty());
+  const auto hang = watch.wait(12, 101, 1);
+  REQUIRE(hang.size() == 1);
+  CHECK(hang[0].kind == StepAlert::hang);
+  CHECK(hang[0].step == 12);
+  CHECK(hang[0].threshold == 100);
+  CHECK(watch.wait(12, 200, 1).empty());
+  const auto over = watch.add_step(13, 10);
+  REQUIRE(over.size() == 1);
+  CHECK(over[0].over_since == 12);
+  // Lines that tell of every fifth step come a fifth as often.
+  CHECK(watch.wait(13, 499, 5).empty());
+  CHECK(watch.wait(13, 501, 5).size() == 1);
+}
+
+TEST_CASE("short steps have a minute, and who says when a run hangs is believed") {
+  StepWatch watch({Seconds(0.1), Seconds(0.2), Bytes(0)});
+  for (int i = 1; i <= 12; ++i) CHECK(watch.add_step(i, 0.15).empty());
+  CHECK(watch.wait(12, 59, 1).empty());
+  CHECK(watch.wait(12, 4, 1, 3).size() == 1);
+}
