@@ -114,6 +114,38 @@ std::string limits_text(const Job& job, const Answer& answer) {
       page().text, 8);
 }
 
+std::string change_text(const ParallelPlan& best, const ParallelPlan& plan) {
+  const auto before = words_of(best), after = words_of(plan);
+  const auto name = [](const std::string& word) { return word.substr(0, word.find('=')); };
+  std::vector<std::string> gone;
+  for (const std::string& word : before) {
+    const bool stands = std::any_of(after.begin(), after.end(), [&](const std::string& other) {
+      return name(other) == name(word);
+    });
+    if (!stands) gone.push_back("without " + word);
+  }
+  const std::string text = without(after, before);
+  return gone.empty()
+             ? text
+             : fmt::format("{}{}{}", text, text.empty() ? "" : ", ", fmt::join(gone, ", "));
+}
+
+std::string untried_text(const ParallelPlan& best, Seconds step_time,
+                         const std::vector<UntriedSetting>& untried) {
+  if (untried.empty()) return "";
+  std::vector<std::string> said;
+  for (const auto& [ranked, written] : untried) {
+    said.push_back(fmt::format("{} {:+.1f}% ({} GiB{})", change_text(best, ranked.plan),
+                               100 * (ranked.step_time / step_time - 1),
+                               fixed(in_gib(ranked.device_peak), 1),
+                               written ? "" : "; `emit` does not write it"));
+  }
+  return wrapped(fmt::format("also:   settings that a search leaves as they are, each alone on the "
+                             "best plan: {}",
+                             fmt::join(said, "; ")),
+                 page().text, 8);
+}
+
 std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
   const auto a = words_of(best.plan), b = words_of(second.plan);
   const Estimate &first = *best.estimate, &next = *second.estimate;

@@ -21,6 +21,18 @@ CommonWords split_common_words(const std::vector<Answer>& answers);
 // "limits: 78% of the step is compute; the largest loss is ..., memory has 12 GiB to spare".
 std::string limits_text(const Job& job, const Answer& answer);
 
+// The words in which a plan is another than `best`: "loss=te", "without recompute=full".
+std::string change_text(const ParallelPlan& best, const ParallelPlan& plan);
+
+// A setting that the search did not try, on its best plan (planner/search/untried.h).
+struct UntriedSetting {
+  RankedPlan ranked;
+  bool written = true;  // false: the framework has it, and `emit` does not write it
+};
+// What each would gain; empty: nothing.
+std::string untried_text(const ParallelPlan& best, Seconds step_time,
+                         const std::vector<UntriedSetting>& untried);
+
 // What the second plan does otherwise, and the parts that it loses and gains by.
 std::string runner_up_text(const Answer& best, const Answer& second, bool tie);
 

@@ -88,23 +88,28 @@ Json groups_json(const std::vector<Group>& groups) {
   return list;
 }
 
-// A plan that the framework's own files have no words for can be predicted, not emitted.
+std::string legend_of(char letter, std::string_view label) {
+  return fmt::format("{} {}", letter, label);
+}
+
 std::optional<std::string> emit_note(const Job& job, const ParallelPlan& plan) {
+  const auto reason = why_unwritten(job, plan);
+  if (!reason) return std::nullopt;
+  return fmt::format("`qplan emit --framework {}` has no words for this plan: {}",
+                     to_word(*files_of(job, plan)), reason->message);
+}
+
+}  // namespace
+
+std::optional<Infeasible> why_unwritten(const Job& job, const ParallelPlan& plan) {
   const auto framework = files_of(job, plan);
   if (!framework) return std::nullopt;
   const Json config = config_of(job);
   const Subject subject{job.model, config, plan, job.framework, job.hardware.link.gpus_per_node};
   const auto reasons = why_inexpressible(*framework, subject, job.limits());
   if (reasons.empty()) return std::nullopt;
-  return fmt::format("`qplan emit --framework {}` has no words for this plan: {}",
-                     to_word(*framework), reasons.front().message);
+  return reasons.front();
 }
-
-std::string legend_of(char letter, std::string_view label) {
-  return fmt::format("{} {}", letter, label);
-}
-
-}  // namespace
 
 std::span<const TimePart> time_parts() {
   return kTimeParts;

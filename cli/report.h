@@ -60,6 +60,10 @@ constexpr std::string_view tie_text(bool tie) {
   return tie ? ", less than the prediction can tell" : "";
 }
 
+// A plan that the framework's own files have no words for can be predicted, not emitted: the first
+// reason, or nothing.
+std::optional<Infeasible> why_unwritten(const Job& job, const ParallelPlan& plan);
+
 // What a person should know before trusting an answer, each a sentence without its full stop.
 // Of sequences of this length, whatever the plan:
 // What stands in JSON for a model that was read as an architecture that is not its own.

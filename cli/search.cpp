@@ -16,11 +16,30 @@
 #include "cli/progress.h"
 #include "cli/search_answer.h"
 #include "cli/stopwatch.h"
+#include "executor/gpu_limits.h"
 #include "models/error.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/written_plans.h"
+#include "planner/search/untried.h"
 
 namespace qplan {
+namespace {
+
+// Without those that the framework, or our own executor, refuses.
+std::vector<UntriedSetting> untried_of(const Job& job, const SearchSpace& space,
+                                       const ParallelPlan& best) {
+  std::vector<UntriedSetting> untried;
+  for (const RankedPlan& ranked : untried_settings(*job.cost, space, best)) {
+    if (job.recipe().executable && unexecuted_on_gpu(job.model, ranked.plan)) continue;
+    const auto unsaid = why_unwritten(job, ranked.plan);
+    // What only our own writers lack begins so.
+    if (unsaid && !unsaid->message.starts_with("qplan writes")) continue;
+    untried.push_back({ranked, !unsaid});
+  }
+  return untried;
+}
+
+}  // namespace
 
 // ---- one search ----
 
@@ -38,6 +57,9 @@ FoundPlans find_plans(Job& job, const SearchQuestion& question, const Console& c
   // Cheaper or fewer may mean fewer GPUs than were offered.
   if (!found.result.plans.empty()) job.gpus = found.result.plans.front().plan.world();
   for (const RankedPlan& ranked : found.result.plans) found.plans.push_back(ask(job, ranked.plan));
+  if (!found.plans.empty()) {
+    found.untried = untried_of(job, question.space, found.plans.front().plan);
+  }
   found.elapsed_s = stopwatch.elapsed_s();
   return found;
 }
@@ -165,7 +187,9 @@ void print_text(const Job& job, const SearchQuestion& question, const FoundPlans
     out << ranking_text(job, found) << '\n'
         << wrapped("best:   " + line_of(job, found.plans.front().plan), page().text, 8)
         << notes_text(notes_of_plan(job, found.plans.front()))
-        << limits_text(job, found.plans.front());
+        << limits_text(job, found.plans.front())
+        << untried_text(found.plans.front().plan, found.plans.front().estimate->step_time,
+                        found.untried);
     if (found.plans.size() > 1) {
       out << runner_up_text(found.plans[0], found.plans[1], is_tie(found, 1));
     }
@@ -220,6 +244,13 @@ Json search_json(const Job& job, const SearchQuestion& question, const FoundPlan
   }
   Json& pareto = object["pareto"] = Json::array();
   for (const RankedPlan& plan : result.pareto) pareto.push_back(ranked_json(job, plan));
+  Json& untried = object["untried"] = Json::array();
+  for (const auto& [ranked, written] : found.untried) {
+    Json one = ranked_json(job, ranked);
+    one["change"] = change_text(found.plans.front().plan, ranked.plan);
+    one["written"] = written;
+    untried.push_back(std::move(one));
+  }
   if (found.plans.empty()) {
     object["smallest"] = result.smallest ? ranked_json(job, *result.smallest) : Json(nullptr);
     object["would_fit"] = advice_json(job, what_makes_job_fit(job, question.space));

@@ -37,6 +37,7 @@ struct SearchQuestion {
 struct FoundPlans {
   SearchResult result;
   std::vector<Answer> plans;
+  std::vector<UntriedSetting> untried;  // of the best
   double elapsed_s = 0;
 };
 

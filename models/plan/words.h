@@ -68,6 +68,9 @@ struct PlanWord {
   Given given = Given::listed;
   EnumSet<Touches> touches = kWork;
   GivesWay gives_way = GivesWay::freely;
+  // Other kernels, launches or copies for the same numbers: a search leaves it as its recipe has
+  // it, and tries it on the plan that it found (planner/search/untried.h).
+  bool setting = false;
   SaidBy said_by{};
 
   [[nodiscard]] constexpr std::string_view name() const { return brief.empty() ? key : brief; }
@@ -242,12 +245,14 @@ inline constexpr std::tuple kPlanWords{
              .member = &ParallelPlan::cp_comm,
              .value = "KIND",
              .help = "how ranks of a context exchange keys and values",
-             .gives_way = GivesWay::last},
+             .gives_way = GivesWay::last,
+             .setting = true},
     PlanWord{.key = "attention_backend",
              .member = &ParallelPlan::attention_backend,
              .value = "KIND",
              .help = "library of attention (flash: FlashAttention-2, fused: cuDNN, unfused)",
              .given = Given::once,
+             .setting = true,
              .said_by = {.recipes = kMegatronCore,
                          .rule = "attention_backend_available",
                          .lacks = "choice of attention's library",
@@ -297,13 +302,15 @@ inline constexpr std::tuple kPlanWords{
                      "activations[:LAYERS],nvme",
              .given = Given::again,
              .touches = kAll,
-             .gives_way = GivesWay::last},
+             .gives_way = GivesWay::last,
+             .setting = true},
 
     // Experts.
     PlanWord{.key = "moe_dispatcher",
              .member = &ParallelPlan::moe_dispatcher,
              .value = "KIND",
-             .help = "how tokens reach their experts"},
+             .help = "how tokens reach their experts",
+             .setting = true},
     PlanWord{.key = "routing",
              .member = &ParallelPlan::routing,
              .value = "KIND",
@@ -338,6 +345,7 @@ inline constexpr std::tuple kPlanWords{
         .value = "BOOL",
         .help = "kernels of their own sort tokens by expert (Megatron's --moe-permute-fusion)",
         .given = Given::once,
+        .setting = true,
         .said_by =
             {.recipes = kMegatronCore,
              .rule = "permute_fusion_available",
@@ -477,6 +485,7 @@ inline constexpr std::tuple kPlanWords{
              .help = "what of Hugging Face's modules is one kernel each: nothing; norms and rotary "
                      "embeddings; SwiGLU, too (Liger's)",
              .given = Given::once,
+             .setting = true,
              .said_by = {.recipes = kHuggingFace,
                          .rule = "module_kernels_available",
                          .lacks = "choice of its modules' kernels",
@@ -491,6 +500,7 @@ inline constexpr std::tuple kPlanWords{
              .help = "products of weight gradients add to the accumulated ones themselves; false: "
                      "a kernel after each does (Megatron's --no-gradient-accumulation-fusion)",
              .given = Given::once,
+             .setting = true,
              .said_by = {.recipes = kMegatronCore,
                          .rule = "gradient_fusion_available",
                          .lacks = "choice of who adds gradients up",
@@ -531,12 +541,14 @@ inline constexpr std::tuple kPlanWords{
              .value = "LIST",
              .help = "communication that is hidden behind compute: none, or several",
              .given = Given::again,
-             .touches = kAll},
+             .touches = kAll,
+             .setting = true},
     PlanWord{
         .key = "cuda_graph",
         .member = &ParallelPlan::cuda_graph,
         .value = "BOOL",
         .help = "CUDA graphs launch the step",
+        .setting = true,
         .said_by = {.recipes = kCoreAndOwn | set_of(RecipeKind::fsdp2_compile),
                     .rule = "cuda_graph_available",
                     .lacks = "CUDA graphs",
@@ -548,11 +560,13 @@ inline constexpr std::tuple kPlanWords{
              .member = &ParallelPlan::cuda_graph_scope,
              .value = "SCOPE",
              .help = "what CUDA graphs capture: the step, layers but for routed experts, what "
-                     "stands between attention and experts, or Mamba-2 layers"},
+                     "stands between attention and experts, or Mamba-2 layers",
+             .setting = true},
     PlanWord{.key = "compile",
              .member = &ParallelPlan::compile,
              .value = "BOOL",
-             .help = "torch.compile"},
+             .help = "torch.compile",
+             .setting = true},
     PlanWord{.key = "deterministic",
              .member = &ParallelPlan::deterministic,
              .value = "BOOL",
@@ -566,7 +580,8 @@ inline constexpr std::tuple kPlanWords{
     PlanWord{.key = "loss",
              .member = &ParallelPlan::loss,
              .value = "KIND",
-             .help = "which cross-entropy runs (default: the framework's own)"},
+             .help = "which cross-entropy runs (default: the framework's own)",
+             .setting = true},
 };
 
 // Calls visit(word) for each row, in the table's order.

@@ -43,11 +43,12 @@ std::optional<NodeNetwork> network_of_words(std::string_view words, int gpus_per
     }
     std::string_view rest = words.substr(number->end);
     at = number->end;
-    if (rest.starts_with("x")) {
+    const bool glued = rest.starts_with("x");  // "8x400 Gb/s", "4x HDR 200Gb/s"
+    while (rest.starts_with(" ")) rest.remove_prefix(1);
+    if (glued || rest.starts_with("x ")) {  // "8 x 400 Gb/s"
       count = static_cast<int>(number->value);
       continue;
     }
-    while (rest.starts_with(" ")) rest.remove_prefix(1);
     const bool bytes = rest.starts_with("GB");
     if (!bytes && !rest.starts_with("Gb")) continue;
     const double rate = number->value * (bytes ? 1e9 : 1e9 / 8);

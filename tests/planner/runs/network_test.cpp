@@ -14,6 +14,8 @@ TEST_CASE("a network's words become links and their rate") {
   CHECK(rate("1600 Gbps per node (RoCE)") == doctest::Approx(200));
   CHECK(rate("RDMA 400 Gb/s per GPU") == doctest::Approx(400));
   CHECK(rate("InfiniBand 8x50 GB/s per node") == doctest::Approx(400));
+  CHECK(rate("8 x 400 Gb/s") == doctest::Approx(400));
+  CHECK(rate("Slingshot-11, 4 x 200Gb/s a node") == doctest::Approx(100));
   CHECK(rate("12.5 GB/s") == doctest::Approx(12.5));
   CHECK(network_of_words("4x Omni-Path 100Gb per node", 8)->nics == 4);
 }
