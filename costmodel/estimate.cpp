@@ -127,11 +127,6 @@ void set_rates(const CostModel& cost, const ParallelPlan& plan, Estimate& e) {
       e.model_tflops_per_gpu * 1e12 / peak_rate(cost.hardware().gpu, plan.precision).rate.value();
 }
 
-// Of the time that the launching thread takes: processors and releases differ. One test of
-// Megatron's on one kind of machine takes up to 1.5 times as long in one run as in another, and 117
-// tests that this thread holds up are within 26% for four in five (docs/evidence/accuracy.md).
-constexpr double kLaunchError = 0.2;
-
 // Of a step whose router is free: the busiest rank's share is taken for 1.2, and runs lie between
 // none and half as much again (Megatron-Bridge's cards: 8,655 tokens/s for 13,011 by force).
 constexpr double kRoutingError = 0.1;
@@ -148,7 +143,7 @@ double root_of_squares(std::initializer_list<double> errors) {
 double unfamiliar(const CostModel& cost, const ParallelPlan& plan, const Estimate& e,
                   bool measured) {
   if (cost.recipe().executable) return 0;
-  const double launching = kLaunchError * (e.time.host / e.step_time);
+  const double launching = cost.hardware().errors.launch * (e.time.host / e.step_time);
   const bool routed = cost.model().moe && plan.routing == Routing::natural;
   return root_of_squares(
       {launching, routed ? kRoutingError : 0, measured ? 0 : cost.hardware().errors.assumed});

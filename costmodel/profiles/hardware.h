@@ -267,7 +267,8 @@ struct Errors {
   double collective_table = 0;     // a collective inside a measured table
   double network = 0;              // collectives and messages between nodes
   double network_all_to_all = 0;
-  double pcie = 0;  // collectives over PCIe
+  double pcie = 0;    // collectives over PCIe
+  double launch = 0;  // what the launching thread takes: processors and releases differ
   // What all works of one fit are off by together, where it was measured on this GPU and where it
   // was not. Fits that were not are off by that much at least.
   double sustained = 0, assumed = 0;

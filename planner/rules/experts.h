@@ -109,6 +109,19 @@ inline constexpr auto kExperts = std::to_array<Rule>({
            to_word(c.p.moe_dispatcher), c.limits.nvlinked, c.p.ep * c.p.etp);
      },
      "DeepEP dd758ca, README.md:71"},
+    {"dispatcher_network", kEvery,
+     [](const Case& c) {
+       return is_dispatch_library(c.p.moe_dispatcher) && c.limits.library_reach > 0 &&
+              c.p.ep * c.p.etp > c.limits.library_reach;
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "dispatcher {} writes to other nodes by InfiniBand's verbs, which this network has not, "
+           "and ep x etp {} is more than the {} GPUs of a node; use alltoall",
+           to_word(c.p.moe_dispatcher), c.p.ep * c.p.etp, c.limits.library_reach);
+     },
+     "DeepEP dd758ca, README.md:72; qplan: EFA and TCP are no RDMA of its kind, and others' "
+     "rewrites of it are not priced"},
     // Whose modules are transformers'.
     {"every_expert", kHuggingFace, [](const Case& c) { return c.m.moe && c.m.moe->scales_inputs; },
      [](const Case& c) {

@@ -24,6 +24,9 @@ struct ClusterLimits {
   int compute_capability = 0;  // 80, 89, 90, 100 ...; 0: unknown, rules about it are skipped
   std::span<const GpusOfKind> kinds{};  // of a cluster of several, in the pipeline's order
   int nvlinked = 0;  // GPUs that NVLink joins, all to all; 0: all of a node, or unknown
+  // GPUs that libraries of experts' exchange reach: a node's, where the network is none that they
+  // write to (EFA, TCP); 0: any.
+  int library_reach = 0;
 };
 
 // A machine's. With NVLink from card to card in pairs, or none at all, a node has no one domain.

@@ -35,7 +35,7 @@ bool has_part(const std::string& text, std::string_view part) {
 }  // namespace
 
 TEST_CASE("every built-in profile loads under its own name and states its sources") {
-  CHECK(hardware_names().size() == 27);
+  CHECK(hardware_names().size() == 36);
   for (const std::string& name : hardware_names()) {
     CAPTURE(name);
     const HardwareProfile profile = load_hardware(name);
@@ -167,6 +167,39 @@ TEST_CASE("an MI300X multiplies training's matrices as torch and hipBLASLt do") 
     CAPTURE(side);
     CHECK(rate(side, side, side, DType::fp8) == doctest::Approx(measured).epsilon(0.09));
   }
+}
+
+TEST_CASE(
+    "machines that clouds rent are the GPUs that they have, on their own networks, known less") {
+  for (const auto& [rented, own] :
+       std::vector<std::pair<std::string, std::string>>{{"aws-p4d", "a100-40gb-sxm"},
+                                                        {"aws-p5", "h100-sxm"},
+                                                        {"aws-p5en", "h200-sxm"},
+                                                        {"aws-p6-b200", "b200"},
+                                                        {"aws-p6-b300", "b300"},
+                                                        {"gcp-a3-high", "h100-sxm"},
+                                                        {"gcp-a3-mega", "h100-sxm"},
+                                                        {"gcp-a3-ultra", "h200-sxm"}}) {
+    CAPTURE(rented);
+    const HardwareProfile there = load_hardware(rented), here = load_hardware(own);
+    CHECK(there.gpu.name == here.gpu.name);
+    CHECK(there.gemm.at(Precision::bf16).sustain == here.gemm.at(Precision::bf16).sustain);
+    CHECK(there.link.nvlink == here.link.nvlink);
+    const auto node = [](const Interconnect& link) { return link.nic * link.nics_per_node; };
+    CHECK(node(there.link) * there.link.nic_efficiency <=
+          node(here.link) * here.link.nic_efficiency * 1.05);
+    CHECK(there.errors.network > here.errors.network);
+    CHECK(there.errors.launch > here.errors.launch);
+  }
+  // NVIDIA's switches and AWS's: what DeepEP writes to, and what it does not.
+  CHECK_FALSE(load_hardware("h100-sxm").link.simple_only);
+  CHECK(load_hardware("aws-p5").link.simple_only);
+}
+
+TEST_CASE("a profile that was written before it had an error of launching has the usual one") {
+  Json whole = load_hardware("h100-sxm").source;
+  whole["errors"].erase("launch");
+  CHECK(read_hardware(whole, "old").errors.launch == load_hardware("h100-sxm").errors.launch);
 }
 
 TEST_CASE("the H100 has the data sheet's figures") {

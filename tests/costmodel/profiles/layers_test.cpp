@@ -134,7 +134,9 @@ TEST_CASE("what a generation of GPUs shares is filled in by compute capability")
     CHECK(filled.gpu.fp8_needs_transposes == p.gpu.fp8_needs_transposes);
     CHECK(filled.source.at("attention").at("dropout") == p.source.at("attention").at("dropout"));
     CHECK(filled.source.at("nccl") == p.source.at("nccl"));
-    CHECK(filled.source.at("errors") == p.source.at("errors"));
+    // Whose network and processors nobody measured have errors of their own (rented machines).
+    const bool own = p.errors.network > machine("h100-sxm").errors.network;
+    CHECK((filled.source.at("errors") == p.source.at("errors")) == !own);
   }
   const auto capability = [](int value) {
     Json json = machine("a100-80gb-sxm").source;
