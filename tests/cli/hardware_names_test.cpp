@@ -9,7 +9,7 @@ using namespace qplan;
 TEST_CASE("a family's name is its plain member's, in lists and answers") {
   const Ran list = run("hardware");
   REQUIRE(list.code == 0);
-  CHECK(list.says("h100-80gb for h100-sxm"));
+  CHECK(list.says("h100-80gb, nd-h100-v5 for h100-sxm"));
   const Json json = run("hardware --json").json();
   bool seen = false;
   for (const Json& machine : json.at("hardware")) {
