@@ -120,6 +120,12 @@ def questions(folder):
     yield "size", "size --longest --model llama3-405b --gpus 1 --json", 1, None  # nothing fits
     yield "size", "size --model tiny --gpus 2 --prices prices.csv --json", 0, None
     yield "fit", "fit --measured 2s --plan tp2 --model tiny --gpus 8 --json", 0, None
+    trace = os.path.join(folder, "trace.json")
+    with open(trace, "w") as file:
+        json.dump({"traceEvents": [
+            {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#2", "ts": 0, "dur": 2_000_000},
+            {"ph": "X", "cat": "kernel", "name": "nvjet_tst", "ts": 0, "dur": 1000}]}, file)
+    yield "fit", f"fit {trace} --plan tp2 --model tiny --gpus 8 --json", 0, None
     yield "profile", f"fit --measured 2s --plan tp2 --model tiny --gpus 8 --top 0 -o {folder}/ours.json", 0, "ours.json"
     yield "fit", f"fit --runs {DATA}/runs/published.csv --rows titan-llama3-8b-h100-96gb-hbm2e-64 --leave-one-out --json", 0, None
     yield "targets", "targets small.json --json", 0, None

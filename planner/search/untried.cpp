@@ -49,6 +49,7 @@ class Trials {
                            ? !(space_.job.*word.member == ParallelPlan{}.*word.member)
                            : !space_[word.member].empty();
     if (!word.setting || asked) return;
+    if (is_member(word.member, &ParallelPlan::overlap) && overlaps_nothing()) return;
     for (const T& value : others_than(best_.*word.member, word)) {
       ParallelPlan plan = best_;
       plan.*word.member = value;
@@ -70,6 +71,14 @@ class Trials {
   }
 
  private:
+  // DeepSpeed turns overlap_comm off where there are stages, with a warning (0.18.2,
+  // deepspeed/runtime/engine.py:1769).
+  [[nodiscard]] bool overlaps_nothing() const {
+    const RecipeKind kind = cost_.recipe().kind;
+    return best_.pp > 1 &&
+           (kind == RecipeKind::megatron_deepspeed || kind == RecipeKind::deepspeed);
+  }
+
   void try_plan(const ParallelPlan& plan) {
     const auto same = [&](const RankedPlan& known) { return known.plan == plan; };
     if (plan == best_ || std::any_of(found_.begin(), found_.end(), same)) return;
