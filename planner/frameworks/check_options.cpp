@@ -260,7 +260,7 @@ void check_repetition(const JobFiles& files, const ConfigPart& part, Findings& o
   for (const Setting& setting : part.settings) {
     const Setting* const last = part.settings.find(setting.key);
     if (last == &setting) continue;
-    if (part.dialect == Dialect::trl && setting.key == "verb") continue;  // told by keys, and said
+    if (setting.key == "verb") continue;  // of TRL: told by keys, and said
     // A later file may well say another than an earlier one; in one file it is a slip.
     const bool slip = last->place.file == setting.place.file;
     if (!refuser.empty() && slip && setting.syntax != Syntax::words) {
