@@ -263,7 +263,8 @@ void check_repetition(const JobFiles& files, const ConfigPart& part, Findings& o
     if (setting.key == "verb") continue;  // of TRL: told by keys, and said
     // A later file may well say another than an earlier one; in one file it is a slip.
     const bool slip = last->place.file == setting.place.file;
-    if (!refuser.empty() && slip && setting.syntax != Syntax::words) {
+    const bool file_of_keys = setting.syntax != Syntax::words && setting.syntax != Syntax::python;
+    if (!refuser.empty() && slip && file_of_keys) {
       out.push_back(
           {Severity::error,
            "said_twice",

@@ -106,6 +106,40 @@ std::string spelled_as(std::string_view written, const std::string& nearest,
   return nearest;
 }
 
+// Whether one is the other cut short ("len", "length"), with an s or without ("params",
+// "parameters").
+bool is_cut_short(std::string_view a, std::string_view b) {
+  constexpr std::size_t kShortest = 3;
+  const auto begins = [](std::string_view longer, std::string_view shorter) {
+    if (shorter.ends_with('s')) shorter.remove_suffix(1);
+    return shorter.size() >= kShortest && longer.starts_with(shorter);
+  };
+  return a == b || begins(a, b) || begins(b, a);
+}
+
+// The one option whose name has the same words, some of them cut short; empty: none, or several.
+std::string abbreviated(const Tokens& written, std::string_view section,
+                        std::span<const OptionList* const> lists) {
+  if (written.size() < 2) return "";
+  std::string found;
+  const KnownOption* of = nullptr;
+  for (const OptionList* const list : lists) {
+    for (const std::string& name : list->names()) {
+      if (!name.starts_with(section) || name.find('.', section.size()) != std::string::npos) {
+        continue;
+      }
+      const Tokens tokens = tokens_of(name);
+      const bool same = tokens.size() == written.size() &&
+                        std::equal(tokens.begin(), tokens.end(), written.begin(), is_cut_short);
+      if (!same || list->find(name) == of) continue;
+      if (of != nullptr && found != name) return "";
+      found = name;
+      of = list->find(name);
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 std::string certain_name(std::string_view written, std::span<const OptionList* const> lists) {
@@ -135,7 +169,8 @@ std::string certain_name(std::string_view written, std::span<const OptionList* c
       of = option;
     }
   }
-  if (several || !is_slip(tokens, tokens_of(nearest), lists)) return "";
+  if (several) return "";
+  if (!is_slip(tokens, tokens_of(nearest), lists)) return abbreviated(tokens, section, lists);
   return of == nullptr ? nearest : spelled_as(written, nearest, *of);
 }
 

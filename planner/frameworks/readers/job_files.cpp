@@ -18,8 +18,11 @@
 #include "planner/frameworks/readers/hostfile.h"
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/layers.h"
+#include "planner/frameworks/option.h"
+#include "planner/frameworks/readers/meant_blocks.h"
 #include "planner/frameworks/readers/misspelt_variables.h"
 #include "planner/frameworks/readers/own_script.h"
+#include "planner/frameworks/readers/python_dicts.h"
 #include "planner/frameworks/readers/python_functions.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/remarks.h"
@@ -159,6 +162,12 @@ class JobReader {
     }
     if (Settings trainer = training_arguments(text); !trainer.empty()) {
       job_.add(Dialect::trainer, std::move(trainer), whole);
+    }
+    if (Settings deepspeed = deepspeed_dictionary(text, file.text, file.name);
+        !deepspeed.empty()) {
+      auto meant = mend_block_names(deepspeed, known_options("deepspeed"), file.text);
+      job_.add(Dialect::ds_config, std::move(deepspeed), whole);
+      job_.parts.back().meant_blocks = std::move(meant);
     }
     job_.python.push_back(std::move(text));
   }

@@ -17,6 +17,7 @@
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/slips.h"
+#include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
 namespace {
@@ -179,9 +180,10 @@ std::string meant_word(const WordsOfCall& row, const std::string& word,
     if (pair.substr(0, colon) == word) return pair.substr(colon + 1);
   }
   const std::string certain = certain_choice(word, words);
-  if (!certain.empty() || word.size() < 6) return certain;
+  if (!certain.empty()) return certain;
   const std::string near = nearest_name(word, words);
-  return !near.empty() && edit_distance(word, near) <= 2 ? near : "";
+  const std::size_t most = word.size() >= 6 ? 2 : 1;
+  return !near.empty() && edit_distance(word, near) <= most ? near : "";
 }
 
 void check_words_of_call(const PythonCall& call, const WordsOfCall& row, Findings& out) {
@@ -241,10 +243,30 @@ void check_format_of_weights(const PythonCall& call, Findings& out) {
   }
 }
 
+// Layers of another model, of which this one has none.
+void check_class_of_other(const Scene& scene, const PythonArgument& said, Findings& out) {
+  const std::string_view text = said.text;
+  const std::string_view own = decoder_layer_class(scene.question.model.architecture);
+  if (!text.starts_with('{') || !text.ends_with('}') || own.empty()) return;
+  const std::string name(text.substr(1, text.size() - 2));
+  if (name.find_first_of(", *\n") != std::string::npos || says(own, name) ||
+      !is_decoder_layer_class(name)) {
+    return;
+  }
+  out.push_back({error, "wrap_class", said.place,
+                 fmt::format("{} has no layers of class {}: the policy wraps none of them, and the "
+                             "whole model is one unit",
+                             scene.question.model.name, shown(name)),
+                 std::string(own),
+                 "PyTorch 2.11, torch/distributed/fsdp/wrap.py (transformer_auto_wrap_policy)",
+                 {}});
+}
+
 // transformer_auto_wrap_policy's classes are a set.
-void check_wrapped_classes(const PythonCall& call, Findings& out) {
+void check_wrapped_classes(const Scene& scene, const PythonCall& call, Findings& out) {
   const PythonArgument* const said = call.find("transformer_layer_cls");
   if (said == nullptr || said->text.empty()) return;
+  check_class_of_other(scene, *said, out);
   const bool one = said->text.ends_with("Layer") || said->text.ends_with("Block");
   if (!one || !std::all_of(said->text.begin(), said->text.end(), is_name)) return;
   out.push_back({error, "refused_value", said->place,
@@ -478,7 +500,7 @@ void check_library_calls(const Scene& scene, Findings& out) {
       }
       if (callee.starts_with("Adam") && call.callee.find("torch") == 0) check_betas(call, out);
       if (says(program, "transformers")) check_format_of_weights(call, out);
-      if (says(program, "transformer_auto_wrap_policy")) check_wrapped_classes(call, out);
+      if (says(program, "transformer_auto_wrap_policy")) check_wrapped_classes(scene, call, out);
     }
     if (says(program, "GRPOTrainer")) check_reward_counts(text, out);
   }

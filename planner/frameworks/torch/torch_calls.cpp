@@ -155,13 +155,22 @@ void check_keywords_of_torch(const PythonCall& call, const TorchCallee& known, F
     }
     // A later release may have one that is no slip and nobody's word for another.
     if (meant.empty()) continue;
+    // Another class's word for it may want another value.
+    const bool same = is_slip(a.name, meant) || meant == "lr" || meant == "eps" ||
+                      meant == "weight_decay" || meant == "mesh" || meant == "device_mesh" ||
+                      meant == "mesh_dim_names";
+    Correction fix;
+    if (same && call.find(meant) == nullptr) {
+      fix = Correction{{a.place.file, a.name_span.begin, a.name_span.end, meant}};
+      fix.renames = true;
+    }
     out.push_back({error,
                    "unknown_option",
                    a.place,
                    fmt::format("{} takes no {}, and Python stops", known.name, shown(a.name)),
                    fmt::format("did you mean {}?", meant),
                    fmt::format("PyTorch 2.11, {}", known.source),
-                   {}});
+                   std::move(fix)});
   }
 }
 
