@@ -695,6 +695,11 @@ def verl_types(folder, leaves):
 NEMO_RL_CHOICES = {"policy.precision": "float32,bfloat16,float16",
                    # algorithms/grpo.py:1275, by which engine answers are made
                    "policy.generation.backend": "vllm,sglang,trtllm,megatron,dynamo"}
+# Megatron-LM's core/optimizer_param_scheduler.py and core/transformer/moe/moe_layer.py raise an error at others.
+for whose in ("policy", "teacher", "value"):
+    NEMO_RL_CHOICES[f"{whose}.megatron_cfg.scheduler.lr_decay_style"] = "constant,linear,cosine,inverse-square-root,WSD"
+    NEMO_RL_CHOICES[f"{whose}.megatron_cfg.scheduler.weight_decay_incr_style"] = "constant,linear,cosine"
+    NEMO_RL_CHOICES[f"{whose}.megatron_cfg.moe_token_dispatcher_type"] = "alltoall,allgather,flex"
 
 
 def nemo_rl_types(folder):

@@ -332,7 +332,8 @@ constexpr std::array<PlainNumber, 9> kPlainNumbers{
 
 void check_quoted_numbers(const Case& c, Findings& out) {
   for (const Setting& setting : c.part.settings) {
-    if (setting.syntax != Syntax::json || !setting.value.is_string()) continue;
+    const bool literal = setting.syntax == Syntax::json || setting.syntax == Syntax::python;
+    if (!literal || !setting.resolved || !setting.value.is_string()) continue;
     const auto plain =
         std::find_if(kPlainNumbers.begin(), kPlainNumbers.end(), [&](const PlainNumber& number) {
           return number.key.ends_with('.') ? setting.key.starts_with(number.key)

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "models/ascii.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/trap.h"
+#include "planner/frameworks/rl/omega_checks.h"
 #include "planner/frameworks/slips.h"
 
 namespace qplan {
@@ -191,18 +193,49 @@ class AxolotlMesh {
   std::vector<std::string> names_;
 };
 
+// axolotl's datasets are a list: "datasets: - path: x".
+void check_lists(const ConfigPart& part, Findings& out) {
+  for (const std::string_view key : {"datasets", "test_datasets", "pretraining_dataset"}) {
+    const std::string section = fmt::format("{}.", key);
+    for (const Setting& setting : part.settings) {
+      const bool keys = setting.key.starts_with(section) && setting.key.size() > section.size() &&
+                        !is_digit(setting.key[section.size()]);
+      if (!keys || key == "pretraining_dataset") continue;
+      out.push_back({error,
+                     "refused_value",
+                     setting.place,
+                     fmt::format("{} is a block of keys, and must be a list of them: axolotl stops",
+                                 key),
+                     fmt::format("a dash before the first key of each: - {}: ...",
+                                 setting.key.substr(section.size())),
+                     "axolotl 067b021c, src/axolotl/utils/schemas/config.py:339",
+                     {}});
+      break;
+    }
+  }
+}
+
+// Where a block's name stands, that a correction renames.
+Place place_of_block(const Scene& scene, const SectionSlip& slip, const Correction& fix) {
+  if (fix.empty()) return slip.first->place;
+  return {fix.front().file, line_of(scene.text_of(fix.front().file), fix.front().begin)};
+}
+
 // AutoModel's recipes ask for the blocks that they know, and look at no other.
-void check_blocks(const ConfigPart& part, Findings& out) {
+void check_blocks(const Scene& scene, const ConfigPart& part, Findings& out) {
   for (const SectionSlip& slip :
        slipped_sections(part.settings, known_options(option_list_of(part.dialect)))) {
     // Of blocks whose keys are known the keys are held against their classes.
     if (slip.written.find('.') != std::string::npos) continue;
-    out.push_back({Severity::error, "unknown_option", slip.first->place,
+    Correction fix = renamed_section(scene, slip);
+    const Place place = place_of_block(scene, slip, fix);
+    out.push_back({Severity::error, "unknown_option", place,
                    fmt::format("{}: no recipe of NeMo AutoModel has a block of that name, and all "
                                "that stands in it is ignored silently",
                                slip.written),
                    fmt::format("did you mean {}?", slip.real),
-                   "qplan: planner/frameworks/options/automodel.tsv, the blocks of its recipes"});
+                   "qplan: planner/frameworks/options/automodel.tsv, the blocks of its recipes",
+                   std::move(fix)});
   }
 }
 
@@ -217,10 +250,13 @@ void check_finetuning(const Scene& scene, Findings& out) {
     for (const FineTuningTrap& trap : traps) {
       if (!part.settings.has(trap.at) || !trap.springs(c)) continue;
       out.push_back({trap.severity, std::string(trap.rule), part.settings.find(trap.at)->place,
-                     std::string(trap.message), std::string(trap.instead),
-                     std::string(trap.source)});
+                     std::string(trap.message), std::string(trap.instead), std::string(trap.source),
+                     trap.rule == "refused_value" ? meant_choice(scene, part, trap.at)
+                                                  : Correction{}});
     }
-    if (part.dialect == kNemo) check_blocks(part, out);
+    check_words_of_keys(scene, part, out);
+    if (part.dialect == Dialect::axolotl) check_lists(part, out);
+    if (part.dialect == kNemo) check_blocks(scene, part, out);
     if (part.dialect == kNemo) continue;
     if (part.dialect == kTrl) {
       check_length(c, "--max_length", out);

@@ -44,6 +44,7 @@ constexpr auto kWordsOfTrl = std::to_array<WordsOfTrl>({
     {"--scale_rewards", "", "group,batch,none,true,false", "trl/trainer/grpo_trainer.py:2702"},
     {"--dtype", "", "auto,bfloat16,float16,float32", "trl/trainer/utils.py:1147"},
     {"--torch_dtype", "", "auto,bfloat16,float16,float32", "trl/trainer/utils.py:1147"},
+    {"--bnb_4bit_quant_type", "", "nf4,fp4", "trl/trainer/model_config.py:150"},
     {"--importance_sampling_level", "", "token,sequence", "trl/trainer/grpo_trainer.py:891"},
 });
 
