@@ -308,6 +308,46 @@ def torchtitan_name_rows(folder):
                 yield f"{module}:{name}", "0", "", "", ""
 
 
+def torchtitan_part_rows(folder):
+    """Fields of the dataclasses that stand in classes ("CheckpointManager.Config.interval"), with those that they
+    inherit. Of classes of one name that differ, and of those with a base that is not found, none."""
+    configs, tops = collections.defaultdict(list), {}
+    for path in sorted((pathlib.Path(folder) / "torchtitan").rglob("*.py")):
+        if {"experiments", "tests"} & set(path.parts):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            tops[node.name] = node
+            for inner in node.body:
+                if isinstance(inner, ast.ClassDef) and inner.name == "Config":
+                    configs[node.name].append(inner)
+
+    def fields(name, above=()):
+        """Null: not all are known."""
+        if name == "Configurable":
+            return {}
+        if name in above or len(configs[name]) != 1:
+            return None
+        (node,) = configs[name]
+        found = {}
+        for base in node.bases:
+            owner = ast.unparse(base).removesuffix(".Config")
+            inherited = fields(owner, (*above, name)) if ast.unparse(base).endswith(".Config") else None
+            if inherited is None:
+                return None
+            found.update(inherited)
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign):
+                found[item.target.id] = annotated_type(item.annotation, {})
+        return found
+
+    for name in sorted(configs):
+        for field, (kind, choices) in (fields(name) or {}).items():
+            if name != "Trainer" and not field.startswith("_"):
+                yield f"{name}.Config.{field}", "1", kind, "", choices
+
+
 def bridge_recipe_rows(folder):
     names = set()
     for path in pathlib.Path(folder).rglob("*.py"):
@@ -865,7 +905,8 @@ def main():
     if args.bridge_fields:
         write("bridge_fields", set(bridge_field_rows(*args.bridge_fields)))
     if args.torchtitan_names:
-        write("torchtitan_names", set(torchtitan_name_rows(args.torchtitan_names)))
+        write("torchtitan_names", {*torchtitan_name_rows(args.torchtitan_names),
+                                   *torchtitan_part_rows(args.torchtitan_names)})
     if args.launchers:
         for name, rows in launchers():
             write(name, set(rows))

@@ -142,6 +142,18 @@ void explain_gone_switch(const Scene& scene, const ConfigPart& part, const Setti
   }
 }
 
+// The block of ds_config.json that has a key of this name; empty: none has, or several have.
+std::string block_with(const std::string& name) {
+  std::string block;
+  for (const std::string& known : known_options("deepspeed").names()) {
+    const std::size_t dot = known.rfind('.');
+    if (dot == std::string::npos || known.substr(dot + 1) != name) continue;
+    if (!block.empty()) return "";
+    block = known.substr(0, dot);
+  }
+  return block;
+}
+
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
   const bool field = part.dialect == Dialect::trainer && setting.syntax == Syntax::python;
   Finding finding{
@@ -159,9 +171,19 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
                                   spelled_key(part, setting.key),
                                   part.script.empty() ? "the program" : part.script);
   }
+  // "gradient_checkpointing_kwargs:" with nothing below it, and what is meant beside it.
+  if (setting.key.ends_with("use_reentrant") && setting.syntax == Syntax::yaml) {
+    finding.severity = Severity::error;
+    finding.message = fmt::format("{} stands beside gradient_checkpointing_kwargs, and not in it",
+                                  setting.key);
+    finding.instead = "indent it below gradient_checkpointing_kwargs";
+    return finding;
+  }
   if (const Alias* const alias = alias_of(part.dialect, setting.key)) {
     if (is_named_as_trls(part, setting)) stop_at(part, setting, finding);
     correct_alias(scene, part, setting, *alias, finding);
+    // Another tool's name, which no release of TRL's had.
+    if (is_around_trl(part) && setting.key == "--lora_rank") finding.severity = Severity::warning;
     if (finding.severity == Severity::note) finding.fix = may_be_right();
     return finding;
   }
@@ -179,7 +201,9 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     finding.instead = near.empty() ? "" : fmt::format("did you mean {}?", near);
     return finding;
   }
-  if (is_around_trl(part) && !near.empty() && is_slip(setting.key, near)) {
+  // Programs around TRL had a list of this name.
+  const bool of_programs = setting.key == "--dataset_configs";
+  if (is_around_trl(part) && !of_programs && !near.empty() && is_slip(setting.key, near)) {
     stop_at(part, setting, finding);
   }
   constexpr std::string_view kDeepspeed = "deepspeed_config.";
@@ -188,6 +212,16 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     finding.severity = Severity::warning;
     finding.instead = "write it in a ds_config.json, which deepspeed_config_file names";
     return finding;
+  }
+  // Outside of its blocks DeepSpeed asks for the keys that it knows: a program may have its own.
+  if (part.dialect == Dialect::ds_config && setting.key.find('.') == std::string::npos) {
+    if (const std::string block = block_with(setting.key); !block.empty() && near.empty()) {
+      finding.instead = fmt::format("write it in {}", block);
+      return finding;
+    }
+    if (near.empty() || (certain.empty() && !is_slip(setting.key, near))) {
+      finding.severity = Severity::warning;
+    }
   }
   // What nobody reads is a slip, or another release's or a plugin's.
   if (part.dialect == Dialect::axolotl && (near.empty() || !is_slip(setting.key, near))) {
@@ -228,10 +262,15 @@ std::string block_of_unknown(const ConfigPart& part, const std::string& key) {
 }
 
 Finding unknown_block_of(const ConfigPart& part, const Setting& first, const std::string& block) {
-  return {
-      Severity::error, "unknown_option",
-      first.place,     fmt::format("{}: {}, with all that stands in it", block, fate(part, block)),
-      "leave it out",  source_of_options(part)};
+  // Outside of its blocks DeepSpeed asks for the keys that it knows: a program may have its own.
+  const bool others = part.dialect == Dialect::ds_config && block.find('.') == std::string::npos;
+  const std::string holder = others ? block_with(block) : "";
+  return {others && holder.empty() ? Severity::warning : Severity::error,
+          "unknown_option",
+          first.place,
+          fmt::format("{}: {}, with all that stands in it", block, fate(part, block)),
+          holder.empty() ? "leave it out" : fmt::format("write it in {}", holder),
+          source_of_options(part)};
 }
 
 // Whether a Trainer or accelerate reads a ds_config.json, by themselves, and hand on what they made

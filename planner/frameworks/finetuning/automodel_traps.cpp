@@ -178,7 +178,10 @@ constexpr auto kAutomodelTraps = std::to_array<Trap>({
        const double gpus = static_cast<double>(c.scene.question.limits.gpus);
        const double all = c.figure("distributed.dp_size", 0) * c.figure("distributed.tp_size", 1) *
                           c.figure("distributed.cp_size", 1) * c.figure("distributed.pp_size", 1);
-       return gpus > 0 && all > 0 && all != gpus;
+       // A teacher has a mesh of its own.
+       const bool alone = c.word("recipe").find("distill") == std::string::npos &&
+                          !c.part.settings.has_section("teacher");
+       return alone && gpus > 0 && all > 0 && all != gpus;
      },
      "dp_size x tp_size x cp_size x pp_size are not the job's GPUs, and torch makes no such mesh",
      "dp_size: none, which takes what the others leave", kNemoMesh},

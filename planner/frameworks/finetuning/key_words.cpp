@@ -36,7 +36,7 @@ constexpr auto kWordsOfKeys = std::to_array<WordsOfKey>({
     {Dialect::automodel, "lr_scheduler.lr_decay_style", "",
      "constant,inverse-square-root,linear,cosine,WSD", error, "AutoModel stops at others",
      "NeMo-AutoModel 36044ad3, nemo_automodel/components/optim/scheduler.py:244"},
-    {Dialect::automodel, "model.backend.attn", "", "te,sdpa,flex,eager,tilelang,cudnn,magi", error,
+    {Dialect::automodel, "model.backend.attn", "", "te,sdpa,flex,eager,tilelang,cudnn,magi,torch", error,
      "AutoModel stops at others",
      "NeMo-AutoModel 36044ad3, nemo_automodel/components/attention/utils.py:118"},
     {Dialect::automodel, "model.backend.linear", "", "torch,te,quack", error,

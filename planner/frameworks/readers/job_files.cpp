@@ -160,7 +160,7 @@ class JobReader {
     if (Settings own = own_script_settings(text, file); !own.empty()) {
       job_.add(Dialect::own_script, std::move(own), whole);
     }
-    if (Settings trainer = training_arguments(text); !trainer.empty()) {
+    if (Settings trainer = training_arguments(text, file); !trainer.empty()) {
       job_.add(Dialect::trainer, std::move(trainer), whole);
     }
     if (Settings deepspeed = deepspeed_dictionary(text, file.text, file.name);

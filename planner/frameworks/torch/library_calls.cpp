@@ -56,9 +56,28 @@ Correction renamed(const PythonArgument& a, const std::string& name) {
 
 // ---- keywords of configuration classes ----
 
-// TRL's classes of arguments; its others are no Trainer's.
+// Classes of TRL's arguments, but for those of its experiments, whose fields are not listed.
 bool is_arguments_of_trl(std::string_view name) {
-  return name.ends_with("Config") && name != "ModelConfig" && name != "JudgeConfig";
+  constexpr std::array<std::string_view, 6> kClasses{"SFTConfig", "GRPOConfig", "DPOConfig",
+                                                     "KTOConfig", "RLOOConfig", "RewardConfig"};
+  return std::find(kClasses.begin(), kClasses.end(), name) != kClasses.end();
+}
+
+// Fields that older releases had (0.8 to 0.29), and none of the present ones.
+bool is_of_older_trl(std::string_view name) {
+  constexpr std::string_view kOlder =
+      " max_seq_length max_prompt_length num_of_sequences chars_per_token dataset_batch_size "
+      "use_liger generate_during_eval is_encoder_decoder label_pad_token_id padding_value "
+      "truncation_mode force_use_ref_model model_adapter_name ref_adapter_name reference_free "
+      "rpo_alpha ref_model_init_kwargs use_num_logits_to_keep use_logits_to_keep tools vllm_device "
+      "vllm_dtype vllm_max_model_len vllm_guided_decoding_regex ds3_gather_for_generation "
+      "shuffle_dataset wandb_log_unique_prompts mask_truncated_completions cache_implementation "
+      "use_transformers_paged disable_dropout eval_packing neftune_noise_alpha torch_dtype "
+      "max_target_length precompute_ref_batch_size loss_type_weights base_model_attribute_name "
+      "desirable_weight undesirable_weight label_smoothing f_divergence_type num_iterations "
+      "max_completion_length top_k top_p min_p repetition_penalty epsilon delta beta use_vllm "
+      "evaluation_strategy remove_unused_columns pad_token eos_token pad_to_multiple_of ";
+  return kOlder.find(" " + std::string(name) + " ") != std::string_view::npos;
 }
 
 bool is_said_of(const Findings& before, const PythonArgument& a) {
@@ -83,17 +102,27 @@ void refuse_keyword_of_trl(const PythonCall& call, const PythonArgument& a, Find
                   {}};
   const Alias* const alias = alias_of(Dialect::trl, flag);
   const std::string meant = certain_name(flag, lists);
-  if (alias != nullptr) {
+  if (is_of_older_trl(a.name)) {
     finding.severity = note;
     finding.rule = "dropped_option";
-    finding.instead = alias->real.empty() ? fmt::format("leave it out{}", alias->remark)
-                                          : std::string(alias->real.substr(2));
+    finding.message = fmt::format("{} is gone from {} of TRL f2cd5771, where Python stops at it; "
+                                  "older releases take it",
+                                  a.name, callee_of(call));
+    if (alias != nullptr) {
+      finding.instead = alias->real.empty() ? fmt::format("leave it out{}", alias->remark)
+                                            : std::string(alias->real.substr(2));
+    }
+  } else if (alias != nullptr && !alias->real.empty()) {
+    finding.severity = error;
+    finding.instead = fmt::format("did you mean {}?", alias->real.substr(2));
   } else if (!meant.empty()) {
     std::string name = meant.substr(2);
     std::replace(name.begin(), name.end(), '-', '_');
     finding.severity = error;
     finding.instead = fmt::format("did you mean {}?", name);
     if (call.find(name) == nullptr) finding.fix = renamed(a, name);
+  } else {
+    finding.severity = error;  // of none of its releases
   }
   out.push_back(std::move(finding));
 }
@@ -278,6 +307,28 @@ void check_wrapped_classes(const Scene& scene, const PythonCall& call, Findings&
                  in_place_of(*said, said->span, "{" + said->text + "}")});
 }
 
+// SFTTrainer(tokenizer=...), and what is a field of its configuration since 0.13.
+void check_trainers_keywords(const PythonCall& call, Findings& out) {
+  constexpr auto kGone = std::to_array<std::array<std::string_view, 2>>(
+      {{"tokenizer", "processing_class"},
+       {"max_seq_length", "max_length of its SFTConfig"},
+       {"dataset_text_field", "dataset_text_field of its SFTConfig"},
+       {"packing", "packing of its SFTConfig"}});
+  for (const PythonArgument& a : call.arguments) {
+    for (const auto& [name, heir] : kGone) {
+      if (a.name != name) continue;
+      out.push_back({note,
+                     "dropped_option",
+                     a.place,
+                     fmt::format("{} takes no {} any more, and Python stops; older releases take it",
+                                 callee_of(call), name),
+                     std::string(heir),
+                     "TRL f2cd5771, trl/trainer/sft_trainer.py (SFTTrainer)",
+                     {}});
+    }
+  }
+}
+
 // ---- rewards ----
 
 // How many items a list has as it is written; 0: it is no list, or holds what may be several.
@@ -428,6 +479,8 @@ bool is_taken_from(const std::string& program, std::string_view name, std::strin
   for (const PythonImport& import : python_imports(program)) {
     const bool here =
         std::find(import.names.begin(), import.names.end(), name) != import.names.end();
+    // Experiments of TRL's have classes of the same names.
+    if (here && import.module.find(".experimental") != std::string::npos) return false;
     if (here) return import.module == package || import.module.starts_with(fmt::format("{}.", package));
   }
   return says(program, fmt::format("{}.{}", package, name));
@@ -497,6 +550,10 @@ void check_library_calls(const Scene& scene, Findings& out) {
         if (whole || is_taken_from(program, callee, row.package)) {
           check_words_of_call(call, row, out);
         }
+      }
+      if ((callee == "SFTTrainer" || callee == "DPOTrainer" || callee == "GRPOTrainer") &&
+          is_taken_from(program, callee, "trl")) {
+        check_trainers_keywords(call, out);
       }
       if (callee.starts_with("Adam") && call.callee.find("torch") == 0) check_betas(call, out);
       if (says(program, "transformers")) check_format_of_weights(call, out);
