@@ -476,7 +476,7 @@ void check_torch(const Scene& scene, Findings& out) {
   }
   check_own_script(scene, out);
   // Files that start nothing are not judged as a job.
-  if (framework_of(scene.files)) {
+  if (framework_of(scene.files) || scene.files.find(Dialect::trainer) != nullptr) {
     check_adapters(scene, out);
     check_training(scene, out);
   }

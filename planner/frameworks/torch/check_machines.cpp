@@ -162,11 +162,27 @@ void check_smallest_unit(const Scene& scene, const ConfigPart& part, Findings& o
                  std::move(fix)});
 }
 
+// num_processes counts all machines. Of FSDP's and DDP's yaml it is compared where their degrees
+// are.
+void check_world(const Scene& scene, const Machines& m, const ConfigPart& part, Findings& out) {
+  const Setting* const said = m.said("num_processes");
+  const auto processes = m.number("num_processes");
+  const std::int64_t gpus = scene.question.limits.gpus;
+  if (!has_names_alone(part) || !processes || gpus <= 0 || *processes == gpus) return;
+  out.push_back({error, "launched_world", said->place,
+                 fmt::format("num_processes counts the GPUs of all nodes: {}, not the job's {}",
+                             *processes, gpus),
+                 fmt::format("num_processes: {}", gpus),
+                 "accelerate 16cb6eb8, src/accelerate/commands/config/config_args.py:180",
+                 with_value(scene, *said, fmt::format("{}", gpus))});
+}
+
 }  // namespace
 
 void check_machines(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Machines machines(scene, part);
   check_shares(machines, out);
+  check_world(scene, machines, part, out);
   check_ids(machines, out);
   check_address(machines, part, out);
   check_cpu(machines, part, out);
