@@ -239,7 +239,9 @@ def older_trainer_rows(paths):
                 if isinstance(field, ast.AnnAssign) and not field.target.id.startswith("_"):
                     name = field.target.id
                     words = {"--" + name, "--" + name.replace("_", "-"), "--no_" + name}
-                    yield " ".join(sorted(words)), "*", "", "", ""
+                    # training_args.py of 4.57.1: warmup_ratio must lie in range [0,1].
+                    ratio = name == "warmup_ratio"
+                    yield " ".join(sorted(words)), "1" if ratio else "*", "float[0:1]" if ratio else "", "", ""
 
 
 # What run_clm.py of transformers 4 had, and 5 calls otherwise.

@@ -118,7 +118,17 @@ class Fixer {
     return found;
   }
 
+  // Where stage 3 is asked for and not there, it is the stage that may be wrong.
+  [[nodiscard]] bool waits_for_stage(const Finding& finding) const {
+    return finding.rule == "stage3_keys" &&
+           std::any_of(checked_.findings.begin(), checked_.findings.end(), [](const Finding& f) {
+             return f.rule == "offload_params_zero" || f.rule == "offload_nvme" ||
+                    f.rule == "offload_below_stage";
+           });
+  }
+
   [[nodiscard]] bool waits(const Finding& finding) const {
+    if (waits_for_stage(finding)) return true;
     return takes_out(finding) && !is_unknown(finding) &&
            std::any_of(checked_.findings.begin(), checked_.findings.end(), [](const Finding& f) {
              return is_unknown(f) && f.severity == Severity::error;
@@ -233,6 +243,9 @@ class Fixer {
     const auto refused = refused_.find(key_of(finding));
     if (refused != refused_.end()) return refused->second;
     if (!finding.fix.why_not.empty()) return finding.fix.why_not;
+    if (!finding.fix.empty() && waits_for_stage(finding)) {
+      return "stage 3 may be what is meant: parameters are offloaded";
+    }
     if (!finding.fix.empty() && waits(finding)) {
       return "an option that nobody knows stands beside it, which may need it";
     }

@@ -108,8 +108,10 @@ class NemoCheck {
         return other.key == near && other.place.file == setting.place.file;
       };
       if (std::any_of(part_.settings.begin(), part_.settings.end(), says_near)) continue;
-      find(warning, "unknown_option", setting.place,
-           fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has", setting.key),
+      find(error, "unknown_option", setting.place,
+           fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has, and nobody reads "
+                       "it",
+                       setting.key),
            fmt::format("did you mean {}?", near), kKeys,
            certain_key(setting.key, list) == near || certain_name(setting.key, lists) == near
                ? with_key(scene_, part_, setting, near)

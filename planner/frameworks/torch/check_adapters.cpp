@@ -84,11 +84,22 @@ std::string slipped_layer(const std::string& target) {
   return meant;
 }
 
+// The same of words that are written out ("query_proj").
+std::string meant_layer(const std::string& target) {
+  constexpr auto kWritten = std::to_array<std::array<std::string_view, 2>>(
+      {{"query_proj", "q_proj"}, {"key_proj", "k_proj"}, {"value_proj", "v_proj"},
+       {"out_proj", "o_proj"},   {"output_proj", "o_proj"}});
+  for (const auto& [written, real] : kWritten) {
+    if (target == written) return std::string(real);
+  }
+  return slipped_layer(target);
+}
+
 // One of several that is written wrong: PEFT adapts the others, and says nothing.
 void check_slips(const Scene& scene, const Setting& targets, const std::vector<std::string>& names,
                  Findings& out) {
   for (const std::string& name : names) {
-    const std::string meant = slipped_layer(name);
+    const std::string meant = meant_layer(name);
     if (meant.empty() || std::find(names.begin(), names.end(), meant) != names.end()) continue;
     out.push_back(
         {warning,

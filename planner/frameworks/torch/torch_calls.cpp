@@ -158,7 +158,7 @@ void check_keywords_of_torch(const PythonCall& call, const TorchCallee& known, F
     // Another class's word for it may want another value.
     const bool same = is_slip(a.name, meant) || meant == "lr" || meant == "eps" ||
                       meant == "weight_decay" || meant == "mesh" || meant == "device_mesh" ||
-                      meant == "mesh_dim_names";
+                      meant == "mesh_dim_names" || meant == "auto_wrap_policy";
     Correction fix;
     if (same && call.find(meant) == nullptr) {
       fix = Correction{{a.place.file, a.name_span.begin, a.name_span.end, meant}};
