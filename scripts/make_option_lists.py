@@ -442,6 +442,9 @@ ACCELERATE_TYPES = {
     "num_processes": ("int[1:]", ""), "num_machines": ("int[1:]", ""), "use_cpu": ("bool", ""),
     "main_process_port": ("int", ""),
     "fsdp_config.fsdp_version": ("int[1:2]", ""),
+    # utils/constants.py (DEEPSPEED_MULTINODE_LAUNCHERS); str_to_bool reads the other.
+    "deepspeed_config.deepspeed_multinode_launcher": ("", "pdsh,standard,openmpi,mvapich,mpich,nossh,slurm"),
+    "fsdp_config.fsdp_forward_prefetch": ("bool", ""),
     "fsdp_config.fsdp_auto_wrap_policy": ("any case", "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP"),
     "fsdp_config.fsdp_state_dict_type": ("any case", "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT"),
     "fsdp_config.fsdp_backward_prefetch": ("any case", "BACKWARD_PRE,BACKWARD_POST,NO_PREFETCH"),
@@ -690,7 +693,7 @@ VERL_CHOICES = {
     "algorithm.kl_penalty": KL_WORDS,
 }
 # vLLM's gpu_memory_utilization lies there (vllm/config/cache.py); SGLang's share of memory, too.
-SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+SHARES = ("gpu_memory_utilization", "mem_fraction_static", "top_p")
 # Counts and sizes that a batch is cut by, or made of (verl/workers/fsdp_workers.py, utils/seqlen_balancing.py;
 # NeMo-RL's distributed/batched_data_dict.py, distributed/virtual_cluster.py; vLLM's SchedulerConfig).
 COUNTS = set("""
@@ -742,6 +745,7 @@ for whose in ("policy", "teacher", "value"):
     NEMO_RL_CHOICES[f"{whose}.megatron_cfg.scheduler.lr_decay_style"] = "constant,linear,cosine,inverse-square-root,WSD"
     NEMO_RL_CHOICES[f"{whose}.megatron_cfg.scheduler.weight_decay_incr_style"] = "constant,linear,cosine"
     NEMO_RL_CHOICES[f"{whose}.megatron_cfg.moe_token_dispatcher_type"] = "alltoall,allgather,flex"
+    NEMO_RL_CHOICES[f"{whose}.megatron_cfg.optimizer.optimizer"] = "adam,sgd,lion,muon,dist_muon"
 
 
 def nemo_rl_types(folder):

@@ -265,11 +265,19 @@ Finding unknown_block_of(const ConfigPart& part, const Setting& first, const std
   // Outside of its blocks DeepSpeed asks for the keys that it knows: a program may have its own.
   const bool others = part.dialect == Dialect::ds_config && block.find('.') == std::string::npos;
   const std::string holder = others ? block_with(block) : "";
-  return {others && holder.empty() ? Severity::warning : Severity::error,
+  std::vector<std::string> outermost;
+  for (const std::string& name : known_options(option_list_of(part.dialect)).names()) {
+    outermost.push_back(name.substr(0, name.find('.')));
+  }
+  const std::string near = others ? nearest_name(block, outermost) : "";
+  const bool slip = !near.empty() && is_slip(block, near);
+  return {others && holder.empty() && !slip ? Severity::warning : Severity::error,
           "unknown_option",
           first.place,
           fmt::format("{}: {}, with all that stands in it", block, fate(part, block)),
-          holder.empty() ? "leave it out" : fmt::format("write it in {}", holder),
+          slip             ? fmt::format("did you mean {}?", near)
+          : holder.empty() ? "leave it out"
+                           : fmt::format("write it in {}", holder),
           source_of_options(part)};
 }
 

@@ -332,6 +332,30 @@ void check_imported_recipe(const PythonCall& call, const std::string& name, Find
                  {}});
 }
 
+// `from megatron.bridge.recipe.llama import ...`
+void check_packages_of_bridge(const std::string& file, const std::vector<PythonImport>& imports,
+                              Findings& out) {
+  constexpr std::string_view kBridge = "megatron.bridge.";
+  const std::vector<std::string> packages{"data",  "diffusion",    "inference", "models",
+                                          "peft",  "perf_recipes", "recipes",   "training",
+                                          "utils", "package_info"};
+  for (const PythonImport& import : imports) {
+    if (!import.module.starts_with(kBridge)) continue;
+    const std::string rest = import.module.substr(kBridge.size());
+    const std::string package = rest.substr(0, rest.find('.'));
+    if (std::find(packages.begin(), packages.end(), package) != packages.end()) continue;
+    const std::string near = nearest_name(package, packages);
+    if (near.empty() || !is_slip(package, near)) continue;
+    out.push_back({error,
+                   "unknown_import",
+                   {file, import.line},
+                   fmt::format("Megatron-Bridge has no package {}{}", kBridge, package),
+                   fmt::format("did you mean {}{}?", kBridge, near),
+                   std::string(kBridgeSource),
+                   {}});
+  }
+}
+
 // Names that the file takes from Megatron-Bridge's recipes.
 std::set<std::string> imported_recipes(const std::vector<PythonImport>& imports) {
   std::set<std::string> names;
@@ -385,6 +409,29 @@ void check_recipe(const Scene& scene, const PythonText& text,
                    fmt::format("recipes.{}()", wanted),
                    std::string(kBridgeSource),
                    {}});
+  }
+}
+
+// What a program calls by a slip of a name that it imports.
+void check_slips_of_names(const ConfigText& file, Findings& out) {
+  std::vector<std::string> imported;
+  for (const PythonImport& import : python_imports(file.text)) {
+    imported.insert(imported.end(), import.names.begin(), import.names.end());
+  }
+  for (const PythonName& call : undefined_calls(file.text)) {
+    constexpr std::size_t kShortest = 6;
+    if (call.name.size() < kShortest) continue;
+    for (const std::string& name : imported) {
+      if (!is_slip(call.name, name) && lower_case(call.name) != lower_case(name)) continue;
+      out.push_back({error,
+                     "undefined_name",
+                     {file.name, call.line},
+                     fmt::format("{} is called and nothing here defines or imports it", call.name),
+                     fmt::format("did you mean {}, which is imported?", name),
+                     "Python 3, Lib/ast.py",
+                     {}});
+      break;
+    }
   }
 }
 
@@ -565,7 +612,10 @@ void check_python(const Scene& scene, Findings& out) {
     const bool titan = file.text.find("torchtitan") != std::string::npos;
     const bool bridge = file.text.find("megatron.bridge") != std::string::npos;
     // A configuration is run whole; what a program of one's own never reaches may lack a name.
-    if (!titan && !bridge) continue;
+    if (!titan && !bridge) {
+      check_slips_of_names(file, out);
+      continue;
+    }
     for (const PythonName& call : undefined_calls(file.text)) {
       out.push_back({error,
                      "undefined_name",
@@ -585,6 +635,7 @@ void check_python(const Scene& scene, Findings& out) {
       check_words_of_titan(*text, out);
     }
     if (!bridge) continue;
+    check_packages_of_bridge(file.name, imports, out);
     check_recipe(scene, *text, imports, out);
     check_fields(*text, out);
   }

@@ -148,6 +148,13 @@ constexpr auto kAutomodelTraps = std::to_array<Trap>({
      "torch has no such schedule of stages, and stops",
      "1f1b, interleaved1f1b, gpipe, loopedbfs, interleavedzerobubble, zbvzerobubble, dualpipev",
      "PyTorch 2.11, torch/distributed/pipelining/schedules.py (get_schedule_class)"},
+    {"option_needs", error, "model._target_",
+     [](const Case& c) {
+       return c.word("model._target_").ends_with("from_pretrained") &&
+              !c.has("model.pretrained_model_name_or_path");
+     },
+     "from_pretrained has no default of pretrained_model_name_or_path, and Python stops",
+     "model.pretrained_model_name_or_path", kNemoTrain},
     {"refused_value", error, "distributed.activation_checkpointing",
      [](const Case& c) {
        constexpr std::array<std::string_view, 9> kWays{"true", "false", "full", "selective", "none",

@@ -51,6 +51,14 @@ constexpr auto kWordsOfKeys = std::to_array<WordsOfKey>({
      "torch.optim.Rprop,torch.optim.Adafactor,torch.optim.LBFGS,torch.optim.SparseAdam,"
      "torch.optim.Muon",
      error, "torch has no others", "PyTorch 2.11, torch/optim/__init__.py"},
+    {Dialect::automodel, "peft._target_", "nemo_automodel.components._peft.lora.",
+     "nemo_automodel.components._peft.lora.PeftConfig", error, "the module has no others",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/_peft/lora.py"},
+    {Dialect::automodel, "dist_env.backend", "", "nccl,gloo,mpi,ucc,cuda:nccl,cpu:gloo", error,
+     "torch has no others", "PyTorch 2.11, torch/distributed/distributed_c10d.py"},
+    {Dialect::axolotl, "adapter", "", "lora,qlora,llama-adapter", error,
+     "axolotl has these, and those of plugins",
+     "axolotl 067b021c, src/axolotl/utils/schemas/peft.py:41"},
     {Dialect::automodel, "recipe", "TrainFinetune",
      "TrainFinetuneRecipeForNextTokenPrediction,TrainFinetuneRecipeForSequenceClassification", error,
      "AutoModel stops at others", "NeMo-AutoModel 36044ad3, nemo_automodel/cli/utils.py"},
@@ -78,8 +86,11 @@ void check_words_of_keys(const Scene& scene, const ConfigPart& part, Findings& o
     if (std::find(words.begin(), words.end(), word) != words.end()) continue;
     const std::string meant = certain_choice(word, words);
     const std::string near = nearest_name(word, words);
+    // A plugin may have its own.
+    const bool own = row.key == "adapter" || row.key == "dist_env.backend";
+    if (own && meant.empty() && (near.empty() || edit_distance(word, near) > 1)) continue;
     const bool slip = !meant.empty() || (!near.empty() && edit_distance(word, near) <= 2 &&
-                                         word.size() > 4);
+                                         word.size() >= 4);
     out.push_back({slip ? row.severity : warning, "refused_value", said->place,
                    fmt::format("{} is {}, and {}", row.key, shown(word), row.fate),
                    meant.empty() ? fmt::format("one of {}", fmt::join(words, ", "))

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "planner/frameworks/readers/meant_blocks.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/rl/rl.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -71,8 +73,11 @@ void add_trl_keys(const Settings& keys, const Place& place, GatheredJob& job) {
   for (const Setting& setting : keys) {
     const std::string block = setting.key.substr(0, setting.key.find('.'));
     const std::string name = "--" + block;
+    const std::array<const OptionList*, 2> lists{&known_options("trl"), &known_options("trainer")};
+    const bool slip = block != setting.key && lists[0]->find(name) == nullptr &&
+                      lists[1]->find(name) == nullptr && !certain_name(name, lists).empty();
     const bool dashed = block != setting.key && block.find('-') != std::string::npos;
-    if (!dashed || arguments.has(name)) continue;
+    if ((!dashed && !slip) || arguments.has(name)) continue;
     arguments.add({name, Json::object(), setting.place, {}, {}, true, {}, Syntax::yaml});
   }
   if (const std::string verb = trl_verb_of(keys); !verb.empty()) {

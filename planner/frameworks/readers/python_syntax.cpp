@@ -114,6 +114,22 @@ class Scanner {
     add(Kind::name, std::string(text_.substr(from, at_ - from)), line_, from);
   }
 
+  // "0.3x"; "1if", which Python still reads, is none.
+  void check_number(std::string_view written) {
+    if (written.size() > 1 && written.front() == '0' && is_letter(written[1])) return;
+    const std::size_t end = written.find_first_not_of("0123456789_.");
+    if (end == std::string_view::npos || !is_letter(written[end])) return;
+    constexpr std::array<std::string_view, 6> kBehind{"if", "or", "and", "in", "is", "else"};
+    const std::string_view rest = written.substr(end);
+    const auto begins = [&](std::string_view word) { return rest.starts_with(word); };
+    const char c = rest.front();
+    const bool exponent = (c == 'e' || c == 'E') && rest.size() > 1 &&
+                          (is_digit(rest[1]) || rest[1] == '+' || rest[1] == '-');
+    if (exponent || c == 'j' || c == 'J') return;
+    if (std::any_of(kBehind.begin(), kBehind.end(), begins)) return;
+    fail(line_, fmt::format("{} is no number", written));
+  }
+
   void number() {
     const std::size_t from = at_;
     for (;;) {
@@ -123,6 +139,7 @@ class Scanner {
       if (!begins_name(c) && !is_digit(c) && c != '.' && !exponent) break;
       ++at_;
     }
+    check_number(text_.substr(from, at_ - from));
     add(Kind::number, std::string(text_.substr(from, at_ - from)), line_, from);
   }
 

@@ -87,8 +87,7 @@ std::string slipped_layer(const std::string& target) {
 // The same of words that are written out ("query_proj").
 std::string meant_layer(const std::string& target) {
   constexpr auto kWritten = std::to_array<std::array<std::string_view, 2>>(
-      {{"query_proj", "q_proj"}, {"key_proj", "k_proj"}, {"value_proj", "v_proj"},
-       {"out_proj", "o_proj"},   {"output_proj", "o_proj"}});
+      {{"query_proj", "q_proj"}, {"key_proj", "k_proj"}, {"value_proj", "v_proj"}});
   for (const auto& [written, real] : kWritten) {
     if (target == written) return std::string(real);
   }

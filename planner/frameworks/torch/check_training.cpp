@@ -254,9 +254,10 @@ void check_fsdp_file(const Scene& scene, const ConfigPart& part, Findings& out) 
   if (first == nullptr || !accelerate_of_trainer(part.settings).empty()) return;
   const Setting* const fsdp = part.settings.find("--fsdp");
   if (fsdp != nullptr && !fsdp->resolved) return;
+  const Setting* const file = part.settings.find("--fsdp_config");
   out.push_back({warning,
                  "option_needs",
-                 part.settings.find("--fsdp_config")->place,
+                 file != nullptr ? file->place : first->place,
                  "--fsdp_config means nothing where --fsdp is off: every GPU holds all states",
                  "--fsdp \"full_shard auto_wrap\"",
                  std::string(kFields),

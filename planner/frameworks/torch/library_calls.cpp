@@ -17,6 +17,7 @@
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/slips.h"
+#include "planner/frameworks/spelled_values.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -199,7 +200,7 @@ constexpr auto kWordsOfCalls = std::to_array<WordsOfCall>({
     {"init_process_group", "torch", "backend", 0, "nccl gloo mpi ucc xccl hccl ccl cncl mccl",
      "", false, "PyTorch 2.11, torch/distributed/distributed_c10d.py"},
     {"BitsAndBytesConfig", "transformers", "bnb_4bit_quant_type", 99, "nf4 fp4", "", true,
-     "bitsandbytes 0.48, bitsandbytes/functional.py (quantize_4bit)"},
+     "qplan: bitsandbytes raises an error at others (quantize_4bit)"},
 });
 
 std::string meant_word(const WordsOfCall& row, const std::string& word,
@@ -250,6 +251,23 @@ void check_betas(const PythonCall& call, Findings& out) {
                  "betas=(0.9, 0.95), say",
                  "PyTorch 2.11, torch/optim/adamw.py",
                  {}});
+}
+
+// AdamW(lr="2e-5"): torch compares it with numbers.
+void check_numbers_of_optimizer(const PythonCall& call, Findings& out) {
+  for (const std::string_view keyword : {"lr", "eps", "weight_decay", "momentum"}) {
+    const PythonArgument* const said = call.find(keyword);
+    if (said == nullptr || !said->resolved || !said->value.is_string()) continue;
+    const auto text = said->value.get<std::string>();
+    const bool number = is_number(text);
+    out.push_back({error, "bad_value", said->place,
+                   fmt::format("{} of {} is the text \"{}\", which torch compares with numbers: "
+                               "Python stops",
+                               keyword, callee_of(call), text),
+                   number ? fmt::format("{}={}", keyword, text) : "a number",
+                   "PyTorch 2.11, torch/optim/adamw.py (0.0 <= lr)",
+                   number ? in_place_of(*said, said->span, text) : Correction{}});
+  }
 }
 
 // from_pretrained(dtype="bf16"): a name of torch's, or "auto".
@@ -434,6 +452,43 @@ constexpr auto kNoNames = std::to_array<std::array<std::string_view, 2>>({
     {"torch.bfloat", "torch.bfloat16"},
 });
 
+// Names of torch's FSDP that are used, and neither imported nor made: Python stops at them.
+void check_unimported(const ConfigText& file, Findings& out) {
+  constexpr std::array<std::string_view, 6> kNames{"ShardingStrategy",     "BackwardPrefetch",
+                                                   "MixedPrecision",       "CPUOffload",
+                                                   "MixedPrecisionPolicy", "CPUOffloadPolicy"};
+  const std::vector<PythonImport> imports = python_imports(file.text);
+  std::vector<std::string> made;
+  for (const PythonImport& import : imports) {
+    made.insert(made.end(), import.names.begin(), import.names.end());
+  }
+  if (std::find(made.begin(), made.end(), "*") != made.end()) return;
+  std::vector<std::string> told;
+  for_each_name(file.text, [&](std::size_t at, std::string_view name) {
+    const std::string_view first = name.substr(0, name.find('.'));
+    const bool of_torch = std::find(kNames.begin(), kNames.end(), first) != kNames.end();
+    const std::size_t end = at + name.size();
+    const bool used = name.size() > first.size() || (end < file.text.size() && file.text[end] == '(');
+    const bool there = std::find(made.begin(), made.end(), first) != made.end() ||
+                       says(file.text, fmt::format("class {}", first)) ||
+                       says(file.text, fmt::format("import {}", first)) ||
+                       says(file.text, fmt::format("as {}", first)) ||
+                       says(file.text, fmt::format("{} =", first));
+    if (!of_torch || !used || there ||
+        std::find(told.begin(), told.end(), first) != told.end()) {
+      return;
+    }
+    told.emplace_back(first);
+    out.push_back({error,
+                   "undefined_name",
+                   {file.name, line_of(file.text, at)},
+                   fmt::format("{} is used and nothing here imports it", first),
+                   fmt::format("from torch.distributed.fsdp import {}", first),
+                   "Python 3, Lib/ast.py",
+                   {}});
+  });
+}
+
 // Whether a value stands there: behind what a value stands behind, and set nowhere.
 bool is_value_at(std::string_view text, std::size_t at) {
   std::size_t before = at;
@@ -555,6 +610,7 @@ void check_library_calls(const Scene& scene, Findings& out) {
           is_taken_from(program, callee, "trl")) {
         check_trainers_keywords(call, out);
       }
+      if (call.callee.starts_with("torch.optim.")) check_numbers_of_optimizer(call, out);
       if (callee.starts_with("Adam") && call.callee.find("torch") == 0) check_betas(call, out);
       if (says(program, "transformers")) check_format_of_weights(call, out);
       if (says(program, "transformer_auto_wrap_policy")) check_wrapped_classes(scene, call, out);
@@ -562,7 +618,9 @@ void check_library_calls(const Scene& scene, Findings& out) {
     if (says(program, "GRPOTrainer")) check_reward_counts(text, out);
   }
   for (const ConfigText& file : scene.files.texts) {
-    if (file_kind_of(file) == FileKind::python) check_no_names(file, out);
+    if (file_kind_of(file) != FileKind::python) continue;
+    check_no_names(file, out);
+    check_unimported(file, out);
   }
 }
 
