@@ -261,7 +261,18 @@ std::string block_of_unknown(const ConfigPart& part, const std::string& key) {
   return unknown_block(key, known_options(option_list_of(part.dialect)));
 }
 
-Finding unknown_block_of(const ConfigPart& part, const Setting& first, const std::string& block) {
+// Where a block's name stands above its first key.
+Place place_of_name(const Scene& scene, const Setting& first, const std::string& block) {
+  const std::string& text = scene.text_of(first.place.file);
+  const std::string name = block.substr(block.rfind('.') + 1);  // npos + 1: all of it
+  const bool known = first.name.end > first.name.begin && first.name.end <= text.size() &&
+                     first.key.size() > block.size();
+  const std::size_t at = known ? text.rfind(name, first.name.begin) : std::string::npos;
+  return at == std::string::npos ? first.place : Place{first.place.file, line_of(text, at)};
+}
+
+Finding unknown_block_of(const Scene& scene, const ConfigPart& part, const Setting& first,
+                         const std::string& block) {
   // Outside of its blocks DeepSpeed asks for the keys that it knows: a program may have its own.
   const bool others = part.dialect == Dialect::ds_config && block.find('.') == std::string::npos;
   const std::string holder = others ? block_with(block) : "";
@@ -273,7 +284,7 @@ Finding unknown_block_of(const ConfigPart& part, const Setting& first, const std
   const bool slip = !near.empty() && is_slip(block, near);
   return {others && holder.empty() && !slip ? Severity::warning : Severity::error,
           "unknown_option",
-          first.place,
+          place_of_name(scene, first, block),
           fmt::format("{}: {}, with all that stands in it", block, fate(part, block)),
           slip             ? fmt::format("did you mean {}?", near)
           : holder.empty() ? "leave it out"
@@ -373,7 +384,7 @@ void check_options(const Scene& scene, Findings& out) {
         if (block.empty()) {
           out.push_back(unknown_option(scene, part, setting));
         } else if (unknown.insert(block).second) {
-          out.push_back(unknown_block_of(part, setting, block));
+          out.push_back(unknown_block_of(scene, part, setting, block));
         }
       }
     }

@@ -215,6 +215,34 @@ void check_lists(const ConfigPart& part, Findings& out) {
   }
 }
 
+// A block of axolotl's whose name is a slip: nobody reads what stands in it.
+void check_blocks_of_axolotl(const Scene& scene, const ConfigPart& part, Findings& out) {
+  const OptionList& list = known_options("axolotl");
+  const std::array<const OptionList*, 1> lists{&list};
+  std::string told;
+  for (const Setting& setting : part.settings) {
+    const std::size_t dot = setting.key.find('.');
+    const std::string block = setting.key.substr(0, dot);
+    if (dot == std::string::npos || block == told || list.find(block) != nullptr) continue;
+    const std::string meant = certain_name(block, lists);
+    if (meant.empty() || part.settings.has_section(meant + ".")) continue;
+    told = block;
+    const SectionSlip slip{&setting, block, meant};
+    Correction fix = renamed_section(scene, slip);
+    const Place place =
+        fix.empty() ? setting.place
+                    : Place{fix.front().file, line_of(scene.text_of(fix.front().file),
+                                                      fix.front().begin)};
+    out.push_back({error, "unknown_option", place,
+                   fmt::format("{}: axolotl knows no such block, and all that stands in it is "
+                               "ignored silently",
+                               block),
+                   fmt::format("did you mean {}?", meant),
+                   "qplan: planner/frameworks/options/axolotl.tsv, the fields of its configuration",
+                   std::move(fix)});
+  }
+}
+
 // Where a block's name stands, that a correction renames.
 Place place_of_block(const Scene& scene, const SectionSlip& slip, const Correction& fix) {
   if (fix.empty()) return slip.first->place;
@@ -255,7 +283,10 @@ void check_finetuning(const Scene& scene, Findings& out) {
                                                   : Correction{}});
     }
     check_words_of_keys(scene, part, out);
-    if (part.dialect == Dialect::axolotl) check_lists(part, out);
+    if (part.dialect == Dialect::axolotl) {
+      check_lists(part, out);
+      check_blocks_of_axolotl(scene, part, out);
+    }
     if (part.dialect == kNemo) check_blocks(scene, part, out);
     if (part.dialect == kNemo) continue;
     if (part.dialect == kTrl) {

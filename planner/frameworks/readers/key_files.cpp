@@ -78,7 +78,10 @@ void add_trl_keys(const Settings& keys, const Place& place, GatheredJob& job) {
                       lists[1]->find(name) == nullptr && !certain_name(name, lists).empty();
     const bool dashed = block != setting.key && block.find('-') != std::string::npos;
     if ((!dashed && !slip) || arguments.has(name)) continue;
-    arguments.add({name, Json::object(), setting.place, {}, {}, true, {}, Syntax::yaml});
+    // Its name stands in the line above its first key, mostly.
+    Place above = setting.place;
+    if (slip && above.line > 1) --above.line;
+    arguments.add({name, Json::object(), above, {}, {}, true, {}, Syntax::yaml});
   }
   if (const std::string verb = trl_verb_of(keys); !verb.empty()) {
     arguments.add({"verb", verb, place});

@@ -100,10 +100,17 @@ void check_slips(const Scene& scene, const Setting& targets, const std::vector<s
   for (const std::string& name : names) {
     const std::string meant = meant_layer(name);
     if (meant.empty() || std::find(names.begin(), names.end(), meant) != names.end()) continue;
+    // Of a list over lines, the item's.
+    const std::string& text = scene.text_of(targets.place.file);
+    Place place = targets.place;
+    if (targets.text.end > targets.text.begin && targets.text.end <= text.size()) {
+      const std::size_t at = text.find(name, targets.text.begin);
+      if (at < targets.text.end) place.line = line_of(text, at);
+    }
     out.push_back(
         {warning,
          "unknown_target",
-         targets.place,
+         place,
          fmt::format("{} has no module named {}: PEFT adapts the others, and says nothing",
                      scene.question.model.name, shown(name)),
          fmt::format("did you mean {}?", meant),
