@@ -203,7 +203,8 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   }
   // Programs around TRL had a list of this name.
   const bool of_programs = setting.key == "--dataset_configs";
-  if (is_around_trl(part) && !of_programs && !near.empty() && is_slip(setting.key, near)) {
+  if (is_around_trl(part) && !of_programs && !near.empty() &&
+      (is_slip(setting.key, near) || near.starts_with(setting.key))) {
     stop_at(part, setting, finding);
   }
   constexpr std::string_view kDeepspeed = "deepspeed_config.";

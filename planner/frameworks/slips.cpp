@@ -133,7 +133,9 @@ std::string abbreviated(const Tokens& written, std::string_view section,
       const bool same = tokens.size() == written.size() &&
                         std::equal(tokens.begin(), tokens.end(), written.begin(), is_cut_short);
       if (!same || list->find(name) == of) continue;
-      if (of != nullptr && found != name) return "";
+      // Another spelling of it, or the same of another list, is no rival.
+      if (of != nullptr && tokens_of(found) != tokens) return "";
+      if (of != nullptr) continue;
       found = name;
       of = list->find(name);
     }
@@ -170,8 +172,9 @@ std::string certain_name(std::string_view written, std::span<const OptionList* c
       of = option;
     }
   }
-  if (several) return "";
-  if (!is_slip(tokens, tokens_of(nearest), lists)) return abbreviated(tokens, section, lists);
+  if (several || !is_slip(tokens, tokens_of(nearest), lists)) {
+    return abbreviated(tokens, section, lists);
+  }
   return of == nullptr ? nearest : spelled_as(written, nearest, *of);
 }
 

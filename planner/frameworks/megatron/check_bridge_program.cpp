@@ -125,6 +125,17 @@ void check_counts(const Scene& scene, const BridgeProgram& program, Findings& ou
   }
   const PythonArgument* const end = number_set(program, "train.global_batch_size");
   for (const PythonAssignment& field : program.fields) {
+    if (field.target == "train.step_batch_size_schedule" && field.value.resolved &&
+        !field.value.value.is_null()) {
+      out.push_back({Severity::warning,
+                     "idle_option",
+                     field.value.place,
+                     "train.step_batch_size_schedule is Megatron-LM's, and Megatron-Bridge does not "
+                     "hand it on: batches stay as global_batch_size says",
+                     "train.rampup_batch_size",
+                     "Megatron-Bridge 067f987d, src/megatron/bridge/training/initialize.py:115",
+                     {}});
+    }
     const Json& steps = field.value.value;
     const bool numbers = field.target == "train.rampup_batch_size" && field.value.resolved &&
                          steps.is_array() && steps.size() == 3 && steps[0].is_number_integer() &&

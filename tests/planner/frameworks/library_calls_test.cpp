@@ -145,6 +145,13 @@ TEST_SUITE("calls of libraries in a program") {
     check_mistakes(
         kShards,
         {{"'nccl'", "'ncl'", "refused_value", 7, "'nccl'"},
+         {"lr=1e-5", "lr='1e-5'", "bad_value", 12, "lr=1e-5"},
+         {"lr=1e-5", "lr=1e-5x", "python_syntax", 12, ""},
+         {"(model, auto_wrap_policy", "(model, wrap_policy", "unknown_option", 11,
+          "(model, auto_wrap_policy"},
+         {"auto_wrap_policy=policy", "auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.X",
+          "undefined_name", 11, ""},
+         {"mesh = init_device_mesh", "mesh = init_device_meshs", "undefined_name", 8, ""},
          {"'cuda'", "'gpu'", "refused_value", 8, "'cuda'"},
          {"betas=(0.9, 0.95)", "betas=0.9", "refused_value", 12, ""},
          {"lr=1e-5", "learning_rate=1e-5", "unknown_option", 12, "lr=1e-5"},
