@@ -174,8 +174,8 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   // "gradient_checkpointing_kwargs:" with nothing below it, and what is meant beside it.
   if (setting.key.ends_with("use_reentrant") && setting.syntax == Syntax::yaml) {
     finding.severity = Severity::error;
-    finding.message = fmt::format("{} stands beside gradient_checkpointing_kwargs, and not in it",
-                                  setting.key);
+    finding.message =
+        fmt::format("{} stands beside gradient_checkpointing_kwargs, and not in it", setting.key);
     finding.instead = "indent it below gradient_checkpointing_kwargs";
     return finding;
   }

@@ -209,7 +209,8 @@ class Fixer {
   [[nodiscard]] std::string why_not_better(const Checked& after,
                                            const std::vector<const Finding*>& targets) const {
     // Of a name without which nobody could tell whose the files are, they may say a job now.
-    if ((checked_.framework && after.framework != checked_.framework) || (checked_.says_plan && !after.says_plan)) {
+    if ((checked_.framework && after.framework != checked_.framework) ||
+        (checked_.says_plan && !after.says_plan)) {
       return "the files would not say the same job any more";
     }
     const Kinds before = kinds_of(checked_), now = kinds_of(after);

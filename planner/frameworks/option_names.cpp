@@ -320,7 +320,7 @@ std::string certain_name_of(const ConfigPart& part, const std::string& written) 
   if (own.starts_with("--")) own.clear();  // the same argument, two letters away
   std::string argument = certain("--" + key);
   if (!argument.starts_with("--")) argument.clear();  // the same key once more
-  if (own.empty() == argument.empty()) return "";  // none, or one of either
+  if (own.empty() == argument.empty()) return "";     // none, or one of either
   return own.empty() ? argument.substr(2) : own;
 }
 

@@ -129,7 +129,8 @@ std::string meant_value(const ConfigPart& part, const Setting& setting, const Kn
   if (part.dialect == Dialect::accelerate && setting.key == "distributed_type") {
     return distributed_type_of(part.settings).meant;
   }
-  if (known.type == "bool") return certain_choice(lower_case(text_of(setting.value)), {"true", "false"});
+  if (known.type == "bool")
+    return certain_choice(lower_case(text_of(setting.value)), {"true", "false"});
   return certain_choice(text_of(setting.value), known.choices);
 }
 

@@ -426,7 +426,8 @@ void harden_json(const Scene& scene, Findings& out) {
           finding.rule == "json_trailing_comma" || finding.rule == "json_byte_order_mark";
       if (!filled_in || !strict || finding.place.file != part.place.file) continue;
       finding.severity = error;
-      finding.source = "transformers 5.23.0, src/transformers/integrations/deepspeed.py (json.load)";
+      finding.source =
+          "transformers 5.23.0, src/transformers/integrations/deepspeed.py (json.load)";
     }
   }
 }

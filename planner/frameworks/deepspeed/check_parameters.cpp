@@ -219,10 +219,19 @@ namespace {
 // Texts among numbers, but for those that a Trainer fills in. (Numbers in quotes are found as
 // such.)
 void check_parameter_numbers(const ConfigPart& part, std::string_view block, Findings& out) {
-  constexpr std::array<std::string_view, 13> kNumbers{
-      "lr",           "eps",          "weight_decay",     "momentum",        "warmup_min_lr",
-      "warmup_max_lr", "warmup_num_steps", "total_num_steps", "warmup_min_ratio", "cos_min_ratio",
-      "cycle_min_lr", "cycle_max_lr", "freeze_step"};
+  constexpr std::array<std::string_view, 13> kNumbers{"lr",
+                                                      "eps",
+                                                      "weight_decay",
+                                                      "momentum",
+                                                      "warmup_min_lr",
+                                                      "warmup_max_lr",
+                                                      "warmup_num_steps",
+                                                      "total_num_steps",
+                                                      "warmup_min_ratio",
+                                                      "cos_min_ratio",
+                                                      "cycle_min_lr",
+                                                      "cycle_max_lr",
+                                                      "freeze_step"};
   const std::string section = fmt::format("{}.params.", block);
   for (const Setting& setting : part.settings) {
     if (!setting.key.starts_with(section) || !setting.resolved) continue;

@@ -201,15 +201,15 @@ void check_lists(const ConfigPart& part, Findings& out) {
       const bool keys = setting.key.starts_with(section) && setting.key.size() > section.size() &&
                         !is_digit(setting.key[section.size()]);
       if (!keys || key == "pretraining_dataset") continue;
-      out.push_back({error,
-                     "refused_value",
-                     setting.place,
-                     fmt::format("{} is a block of keys, and must be a list of them: axolotl stops",
-                                 key),
-                     fmt::format("a dash before the first key of each: - {}: ...",
-                                 setting.key.substr(section.size())),
-                     "axolotl 067b021c, src/axolotl/utils/schemas/config.py:339",
-                     {}});
+      out.push_back(
+          {error,
+           "refused_value",
+           setting.place,
+           fmt::format("{} is a block of keys, and must be a list of them: axolotl stops", key),
+           fmt::format("a dash before the first key of each: - {}: ...",
+                       setting.key.substr(section.size())),
+           "axolotl 067b021c, src/axolotl/utils/schemas/config.py:339",
+           {}});
       break;
     }
   }
@@ -230,9 +230,9 @@ void check_blocks_of_axolotl(const Scene& scene, const ConfigPart& part, Finding
     const SectionSlip slip{&setting, block, meant};
     Correction fix = renamed_section(scene, slip);
     const Place place =
-        fix.empty() ? setting.place
-                    : Place{fix.front().file, line_of(scene.text_of(fix.front().file),
-                                                      fix.front().begin)};
+        fix.empty()
+            ? setting.place
+            : Place{fix.front().file, line_of(scene.text_of(fix.front().file), fix.front().begin)};
     out.push_back({error, "unknown_option", place,
                    fmt::format("{}: axolotl knows no such block, and all that stands in it is "
                                "ignored silently",
@@ -277,10 +277,10 @@ void check_finetuning(const Scene& scene, Findings& out) {
     const Case c{scene, part};
     for (const FineTuningTrap& trap : traps) {
       if (!part.settings.has(trap.at) || !trap.springs(c)) continue;
-      out.push_back({trap.severity, std::string(trap.rule), part.settings.find(trap.at)->place,
-                     std::string(trap.message), std::string(trap.instead), std::string(trap.source),
-                     trap.rule == "refused_value" ? meant_choice(scene, part, trap.at)
-                                                  : Correction{}});
+      out.push_back(
+          {trap.severity, std::string(trap.rule), part.settings.find(trap.at)->place,
+           std::string(trap.message), std::string(trap.instead), std::string(trap.source),
+           trap.rule == "refused_value" ? meant_choice(scene, part, trap.at) : Correction{}});
     }
     check_words_of_keys(scene, part, out);
     if (part.dialect == Dialect::axolotl) {

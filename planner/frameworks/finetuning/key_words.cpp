@@ -36,8 +36,8 @@ constexpr auto kWordsOfKeys = std::to_array<WordsOfKey>({
     {Dialect::automodel, "lr_scheduler.lr_decay_style", "",
      "constant,inverse-square-root,linear,cosine,WSD", error, "AutoModel stops at others",
      "NeMo-AutoModel 36044ad3, nemo_automodel/components/optim/scheduler.py:244"},
-    {Dialect::automodel, "model.backend.attn", "", "te,sdpa,flex,eager,tilelang,cudnn,magi,torch", error,
-     "AutoModel stops at others",
+    {Dialect::automodel, "model.backend.attn", "", "te,sdpa,flex,eager,tilelang,cudnn,magi,torch",
+     error, "AutoModel stops at others",
      "NeMo-AutoModel 36044ad3, nemo_automodel/components/attention/utils.py:118"},
     {Dialect::automodel, "model.backend.linear", "", "torch,te,quack", error,
      "AutoModel knows no others", kBackends},
@@ -60,8 +60,8 @@ constexpr auto kWordsOfKeys = std::to_array<WordsOfKey>({
      "axolotl has these, and those of plugins",
      "axolotl 067b021c, src/axolotl/utils/schemas/peft.py:41"},
     {Dialect::automodel, "recipe", "TrainFinetune",
-     "TrainFinetuneRecipeForNextTokenPrediction,TrainFinetuneRecipeForSequenceClassification", error,
-     "AutoModel stops at others", "NeMo-AutoModel 36044ad3, nemo_automodel/cli/utils.py"},
+     "TrainFinetuneRecipeForNextTokenPrediction,TrainFinetuneRecipeForSequenceClassification",
+     error, "AutoModel stops at others", "NeMo-AutoModel 36044ad3, nemo_automodel/cli/utils.py"},
 });
 
 std::vector<std::string> at_commas(std::string_view text) {
@@ -89,8 +89,8 @@ void check_words_of_keys(const Scene& scene, const ConfigPart& part, Findings& o
     // A plugin may have its own.
     const bool own = row.key == "adapter" || row.key == "dist_env.backend";
     if (own && meant.empty() && (near.empty() || edit_distance(word, near) > 1)) continue;
-    const bool slip = !meant.empty() || (!near.empty() && edit_distance(word, near) <= 2 &&
-                                         word.size() >= 4);
+    const bool slip =
+        !meant.empty() || (!near.empty() && edit_distance(word, near) <= 2 && word.size() >= 4);
     out.push_back({slip ? row.severity : warning, "refused_value", said->place,
                    fmt::format("{} is {}, and {}", row.key, shown(word), row.fate),
                    meant.empty() ? fmt::format("one of {}", fmt::join(words, ", "))

@@ -56,7 +56,7 @@ constexpr auto kTrlTraps = std::to_array<Trap>({
        const std::string way = c.word("--packing_strategy");
        return !way.empty() && way.find('$') == std::string::npos && way != "bfd" &&
               way != "bfd_split" && way != "wrapped" &&
-              way != "bfd-requeue" &&  // of older releases, and taken
+              way != "bfd-requeue" &&                    // of older releases, and taken
               (way != "ffd" || c.part.script == "trl");  // bfd's name in 0.18
      },
      "--packing_strategy must be one of bfd, bfd_split, wrapped", "",

@@ -114,27 +114,29 @@ void check_counts(const Scene& scene, const BridgeProgram& program, Findings& ou
                          : moe           ? static_cast<double>(moe->num_experts)
                                          : 0;
   if (chosen != nullptr && experts > 0 && chosen->value.get<double>() > experts) {
-    out.push_back({Severity::error,
-                   "option_needs",
-                   chosen->place,
-                   fmt::format("model.moe_router_topk {} is more than the {} experts that there are",
-                               chosen->text, experts),
-                   fmt::format("at most {}", experts),
-                   "Megatron-LM d98e8a64, megatron/core/transformer/moe/moe_utils.py (torch.topk)",
-                   {}});
+    out.push_back(
+        {Severity::error,
+         "option_needs",
+         chosen->place,
+         fmt::format("model.moe_router_topk {} is more than the {} experts that there are",
+                     chosen->text, experts),
+         fmt::format("at most {}", experts),
+         "Megatron-LM d98e8a64, megatron/core/transformer/moe/moe_utils.py (torch.topk)",
+         {}});
   }
   const PythonArgument* const end = number_set(program, "train.global_batch_size");
   for (const PythonAssignment& field : program.fields) {
     if (field.target == "train.step_batch_size_schedule" && field.value.resolved &&
         !field.value.value.is_null()) {
-      out.push_back({Severity::warning,
-                     "idle_option",
-                     field.value.place,
-                     "train.step_batch_size_schedule is Megatron-LM's, and Megatron-Bridge does not "
-                     "hand it on: batches stay as global_batch_size says",
-                     "train.rampup_batch_size",
-                     "Megatron-Bridge 067f987d, src/megatron/bridge/training/initialize.py:115",
-                     {}});
+      out.push_back(
+          {Severity::warning,
+           "idle_option",
+           field.value.place,
+           "train.step_batch_size_schedule is Megatron-LM's, and Megatron-Bridge does not "
+           "hand it on: batches stay as global_batch_size says",
+           "train.rampup_batch_size",
+           "Megatron-Bridge 067f987d, src/megatron/bridge/training/initialize.py:115",
+           {}});
     }
     const Json& steps = field.value.value;
     const bool numbers = field.target == "train.rampup_batch_size" && field.value.resolved &&

@@ -11,6 +11,7 @@
 #include "planner/frameworks/emit_mark.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_program.h"
+#include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/alike_paths.h"
 #include "planner/frameworks/readers/commands.h"
 #include "planner/frameworks/readers/dashes.h"
@@ -18,7 +19,6 @@
 #include "planner/frameworks/readers/hostfile.h"
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/layers.h"
-#include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/meant_blocks.h"
 #include "planner/frameworks/readers/misspelt_variables.h"
 #include "planner/frameworks/readers/own_script.h"
@@ -163,8 +163,7 @@ class JobReader {
     if (Settings trainer = training_arguments(text, file); !trainer.empty()) {
       job_.add(Dialect::trainer, std::move(trainer), whole);
     }
-    if (Settings deepspeed = deepspeed_dictionary(text, file.text, file.name);
-        !deepspeed.empty()) {
+    if (Settings deepspeed = deepspeed_dictionary(text, file.text, file.name); !deepspeed.empty()) {
       auto meant = mend_block_names(deepspeed, known_options("deepspeed"), file.text);
       job_.add(Dialect::ds_config, std::move(deepspeed), whole);
       job_.parts.back().meant_blocks = std::move(meant);

@@ -162,10 +162,10 @@ void read_json(const std::string& text, const std::string& name, int first_line,
                        "give the script or the YAML that started it");
   }
   if (is_of_gpt_neox(read.settings)) {
-    return job.unknown({name, 0},
-                       "this is a configuration of GPT-NeoX, which is not read here",
-                       "give the ds_config.json that it names, or ask `qplan predict` with the same "
-                       "degrees");
+    return job.unknown(
+        {name, 0}, "this is a configuration of GPT-NeoX, which is not read here",
+        "give the ds_config.json that it names, or ask `qplan predict` with the same "
+        "degrees");
   }
   if (is_ms_swift(read.settings)) return add_swift_keys(read.settings, {name, 0}, job);
   // accelerate's own file may be JSON, too, with the keys that its yaml has.

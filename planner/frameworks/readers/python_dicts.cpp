@@ -259,8 +259,8 @@ Settings dictionary_in(std::string_view file, Span span, const std::string& name
       setting.syntax = Syntax::python;
       if (dictionary.is_open(setting.text.begin)) {
         setting.resolved = false;
-        setting.value = std::string(file.substr(setting.text.begin,
-                                                setting.text.end - setting.text.begin));
+        setting.value =
+            std::string(file.substr(setting.text.begin, setting.text.end - setting.text.begin));
       }
       settings.add(std::move(setting));
     }
@@ -272,11 +272,11 @@ Settings dictionary_in(std::string_view file, Span span, const std::string& name
 
 Settings deepspeed_dictionary(const PythonText& text, std::string_view file,
                               const std::string& name) {
-  constexpr auto kTakers = std::to_array<std::array<std::string_view, 2>>(
-      {{"initialize", "config"},
-       {"initialize", "config_params"},
-       {"HfDeepSpeedConfig", "config_file_or_dict"},
-       {"DeepSpeedPlugin", "hf_ds_config"}});
+  constexpr auto kTakers =
+      std::to_array<std::array<std::string_view, 2>>({{"initialize", "config"},
+                                                      {"initialize", "config_params"},
+                                                      {"HfDeepSpeedConfig", "config_file_or_dict"},
+                                                      {"DeepSpeedPlugin", "hf_ds_config"}});
   for (const PythonCall& call : text.calls) {
     const std::string callee = call.callee.substr(call.callee.rfind('.') + 1);
     const PythonArgument* given = nullptr;

@@ -79,11 +79,10 @@ class NemoCheck {
     for (const SectionSlip& slip : slipped_sections(part_.settings, list)) {
       Correction fix = fix_of_section(slip, list);
       // The line of its name, where it is known.
-      const Place place =
-          fix.empty() || slip.first->syntax == Syntax::words
-              ? slip.first->place
-              : Place{fix.front().file,
-                      line_of(scene_.text_of(fix.front().file), fix.front().begin)};
+      const Place place = fix.empty() || slip.first->syntax == Syntax::words
+                              ? slip.first->place
+                              : Place{fix.front().file,
+                                      line_of(scene_.text_of(fix.front().file), fix.front().begin)};
       find(error, "unknown_option", place,
            fmt::format("{}: NeMo-RL 7ea279ab has no section of that name, and nobody reads what "
                        "stands in it",
@@ -108,14 +107,15 @@ class NemoCheck {
         return other.key == near && other.place.file == setting.place.file;
       };
       if (std::any_of(part_.settings.begin(), part_.settings.end(), says_near)) continue;
-      find(error, "unknown_option", setting.place,
-           fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has, and nobody reads "
-                       "it",
-                       setting.key),
-           fmt::format("did you mean {}?", near), kKeys,
-           certain_key(setting.key, list) == near || certain_name(setting.key, lists) == near
-               ? with_key(scene_, part_, setting, near)
-                                                  : Correction{});
+      find(
+          error, "unknown_option", setting.place,
+          fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has, and nobody reads "
+                      "it",
+                      setting.key),
+          fmt::format("did you mean {}?", near), kKeys,
+          certain_key(setting.key, list) == near || certain_name(setting.key, lists) == near
+              ? with_key(scene_, part_, setting, near)
+              : Correction{});
     }
     check_omega_values(scene_, part_, list, true, "NeMo-RL 7ea279ab",
                        "qplan: planner/frameworks/options/nemo_rl.tsv, the types of NeMo-RL "

@@ -180,9 +180,7 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
       if (reduce != nullptr && contains(reduce->text, "bfloat16")) {
         Correction fix;
         fix.why_not = "it is slower by the bytes that it adds, and bf16 may be meant";
-        out.push_back({warning,
-                       "reduce_dtype",
-                       reduce->place,
+        out.push_back({warning, "reduce_dtype", reduce->place,
                        "gradients are summed over all ranks in bf16, which loses small ones",
                        "reduce_dtype=torch.float32",
                        "torchtitan b5bcd76c, torchtitan/config/configs.py:102 (float32 alone)",

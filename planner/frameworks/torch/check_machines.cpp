@@ -141,20 +141,23 @@ void check_cpu(const Machines& m, const ConfigPart& part, Findings& out) {
 // A section that a job of this type does not read.
 void check_other_section(const ConfigPart& part, Findings& out) {
   const std::string type = distributed_type_of(part.settings).meant;
-  for (const auto& [section, reader] : {std::pair{"fsdp_config.", "FSDP"},
-                                        {"deepspeed_config.", "DEEPSPEED"}}) {
+  for (const auto& [section, reader] :
+       {std::pair{"fsdp_config.", "FSDP"}, {"deepspeed_config.", "DEEPSPEED"}}) {
     const bool other = (type == "FSDP" || type == "DEEPSPEED") && type != reader;
     if (!other || !part.settings.has_section(section)) continue;
     const auto first =
         std::find_if(part.settings.begin(), part.settings.end(),
                      [&, name = section](const Setting& s) { return s.key.starts_with(name); });
-    out.push_back({warning, "idle_section", first->place,
-                   fmt::format("{} means nothing to distributed_type {}",
-                               std::string_view(section).substr(0, std::string_view(section).size() - 1),
-                               type),
-                   fmt::format("leave it out, or distributed_type: {}", reader),
-                   "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1218",
-                   {}});
+    out.push_back(
+        {warning,
+         "idle_section",
+         first->place,
+         fmt::format("{} means nothing to distributed_type {}",
+                     std::string_view(section).substr(0, std::string_view(section).size() - 1),
+                     type),
+         fmt::format("leave it out, or distributed_type: {}", reader),
+         "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1218",
+         {}});
   }
 }
 

@@ -18,6 +18,7 @@
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/slips.h"
 #include "planner/frameworks/spelled_values.h"
+#include "planner/frameworks/torch/absent_names.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -106,9 +107,10 @@ void refuse_keyword_of_trl(const PythonCall& call, const PythonArgument& a, Find
   if (is_of_older_trl(a.name)) {
     finding.severity = note;
     finding.rule = "dropped_option";
-    finding.message = fmt::format("{} is gone from {} of TRL f2cd5771, where Python stops at it; "
-                                  "older releases take it",
-                                  a.name, callee_of(call));
+    finding.message = fmt::format(
+        "{} is gone from {} of TRL f2cd5771, where Python stops at it; "
+        "older releases take it",
+        a.name, callee_of(call));
     if (alias != nullptr) {
       finding.instead = alias->real.empty() ? fmt::format("leave it out{}", alias->remark)
                                             : std::string(alias->real.substr(2));
@@ -140,17 +142,17 @@ constexpr std::string_view kFieldsOfLora =
     "auto_mapping peft_version base_model_name_or_path revision inference_mode";
 
 // What other tools call them.
-constexpr auto kOthersOfLora = std::to_array<std::array<std::string_view, 2>>(
-    {{"rank", "r"},
-     {"lora_r", "r"},
-     {"lora_rank", "r"},
-     {"alpha", "lora_alpha"},
-     {"dropout", "lora_dropout"},
-     {"lora_target_modules", "target_modules"},
-     {"lora_target", "target_modules"},
-     {"targets", "target_modules"},
-     {"target_module", "target_modules"},
-     {"lora_modules_to_save", "modules_to_save"}});
+constexpr auto kOthersOfLora =
+    std::to_array<std::array<std::string_view, 2>>({{"rank", "r"},
+                                                    {"lora_r", "r"},
+                                                    {"lora_rank", "r"},
+                                                    {"alpha", "lora_alpha"},
+                                                    {"dropout", "lora_dropout"},
+                                                    {"lora_target_modules", "target_modules"},
+                                                    {"lora_target", "target_modules"},
+                                                    {"targets", "target_modules"},
+                                                    {"target_module", "target_modules"},
+                                                    {"lora_modules_to_save", "modules_to_save"}});
 
 void check_keywords_of_lora(const PythonCall& call, Findings& out) {
   const std::vector<std::string> fields = split_at_blanks(kFieldsOfLora);
@@ -164,15 +166,14 @@ void check_keywords_of_lora(const PythonCall& call, Findings& out) {
       const std::size_t most = a.name.size() >= 8 ? 2 : 1;
       if (!near.empty() && edit_distance(a.name, near) <= most) meant = near;
     }
-    Finding finding{
-        meant.empty() ? warning : error,
-        "unknown_option",
-        a.place,
-        fmt::format("LoraConfig takes no {}, and Python stops{}", shown(a.name),
-                    meant.empty() ? " unless the release that runs has it" : ""),
-        meant.empty() ? "leave it out" : fmt::format("did you mean {}?", meant),
-        "PEFT 0.21.2, src/peft/tuners/lora/config.py",
-        {}};
+    Finding finding{meant.empty() ? warning : error,
+                    "unknown_option",
+                    a.place,
+                    fmt::format("LoraConfig takes no {}, and Python stops{}", shown(a.name),
+                                meant.empty() ? " unless the release that runs has it" : ""),
+                    meant.empty() ? "leave it out" : fmt::format("did you mean {}?", meant),
+                    "PEFT 0.21.2, src/peft/tuners/lora/config.py",
+                    {}};
     if (!meant.empty() && call.find(meant) == nullptr) finding.fix = renamed(a, meant);
     out.push_back(std::move(finding));
   }
@@ -197,8 +198,8 @@ constexpr auto kWordsOfCalls = std::to_array<WordsOfCall>({
      "PEFT 0.21.2, src/peft/config.py:97"},
     {"init_device_mesh", "torch", "device_type", 0, "cuda cpu xpu npu hpu mps meta xla musa mlu",
      "gpu:cuda", false, "PyTorch 2.11, torch/distributed/device_mesh.py"},
-    {"init_process_group", "torch", "backend", 0, "nccl gloo mpi ucc xccl hccl ccl cncl mccl",
-     "", false, "PyTorch 2.11, torch/distributed/distributed_c10d.py"},
+    {"init_process_group", "torch", "backend", 0, "nccl gloo mpi ucc xccl hccl ccl cncl mccl", "",
+     false, "PyTorch 2.11, torch/distributed/distributed_c10d.py"},
     {"BitsAndBytesConfig", "transformers", "bnb_4bit_quant_type", 99, "nf4 fp4", "", true,
      "qplan: bitsandbytes raises an error at others (quantize_4bit)"},
 });
@@ -228,15 +229,13 @@ void check_words_of_call(const PythonCall& call, const WordsOfCall& row, Finding
   const std::string meant = meant_word(row, word, words);
   if (meant.empty() && !row.all) return;
   const bool plain = said->text.size() == word.size() + 2;
-  out.push_back({error, "refused_value", said->place,
-                 fmt::format("{} of {} is {}, and must be {}{}", row.keyword, row.callee,
-                             shown(word), row.all ? "one of " : "a word that it has: ",
-                             fmt::join(words, ", ")),
-                 meant.empty() ? "" : fmt::format("did you mean {}?", meant),
-                 std::string(row.source),
-                 meant.empty() || !plain
-                     ? Correction{}
-                     : in_place_of(*said, said->span, in_quotes_of(*said, meant))});
+  out.push_back(
+      {error, "refused_value", said->place,
+       fmt::format("{} of {} is {}, and must be {}{}", row.keyword, row.callee, shown(word),
+                   row.all ? "one of " : "a word that it has: ", fmt::join(words, ", ")),
+       meant.empty() ? "" : fmt::format("did you mean {}?", meant), std::string(row.source),
+       meant.empty() || !plain ? Correction{}
+                               : in_place_of(*said, said->span, in_quotes_of(*said, meant))});
 }
 
 // Adam's two, and not one number.
@@ -300,7 +299,9 @@ void check_class_of_other(const Scene& scene, const PythonArgument& said, Findin
       !is_decoder_layer_class(name)) {
     return;
   }
-  out.push_back({error, "wrap_class", said.place,
+  out.push_back({error,
+                 "wrap_class",
+                 said.place,
                  fmt::format("{} has no layers of class {}: the policy wraps none of them, and the "
                              "whole model is one unit",
                              scene.question.model.name, shown(name)),
@@ -335,14 +336,15 @@ void check_trainers_keywords(const PythonCall& call, Findings& out) {
   for (const PythonArgument& a : call.arguments) {
     for (const auto& [name, heir] : kGone) {
       if (a.name != name) continue;
-      out.push_back({note,
-                     "dropped_option",
-                     a.place,
-                     fmt::format("{} takes no {} any more, and Python stops; older releases take it",
-                                 callee_of(call), name),
-                     std::string(heir),
-                     "TRL f2cd5771, trl/trainer/sft_trainer.py (SFTTrainer)",
-                     {}});
+      out.push_back(
+          {note,
+           "dropped_option",
+           a.place,
+           fmt::format("{} takes no {} any more, and Python stops; older releases take it",
+                       callee_of(call), name),
+           std::string(heir),
+           "TRL f2cd5771, trl/trainer/sft_trainer.py (SFTTrainer)",
+           {}});
     }
   }
 }
@@ -375,8 +377,9 @@ void check_reward_counts(const PythonText& text, Findings& out) {
   const PythonCall *config = nullptr, *trainer = nullptr;
   for (const PythonCall& call : text.calls) {
     const std::string callee = callee_of(call);
-    for (auto& [name, found] : {std::pair<std::string_view, const PythonCall**>{"GRPOConfig", &config},
-                                {"GRPOTrainer", &trainer}}) {
+    for (auto& [name, found] :
+         {std::pair<std::string_view, const PythonCall**>{"GRPOConfig", &config},
+          {"GRPOTrainer", &trainer}}) {
       if (callee != name) continue;
       if (*found != nullptr) return;
       *found = &call;
@@ -409,126 +412,6 @@ void check_reward_counts(const PythonText& text, Findings& out) {
                  {}});
 }
 
-// ---- names that Python or torch has not ----
-
-// Where a word stands as a name of its own, outside of texts and remarks.
-template <class Use>
-void for_each_name(std::string_view text, const Use& use) {
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const char c = text[at];
-    if (c == '#') {
-      at = std::min(text.find('\n', at), text.size());
-    } else if (c == '"' || c == '\'') {
-      const std::string three(3, c);
-      const bool block = text.compare(at, 3, three) == 0;
-      const std::size_t begin = at + (block ? 3 : 1);
-      std::size_t end = begin;
-      while (end < text.size() && (block ? text.compare(end, 3, three) != 0 : text[end] != c)) {
-        if (!block && text[end] == '\n') break;
-        end += text[end] == '\\' ? std::size_t{2} : std::size_t{1};
-      }
-      at = std::min(end + (block ? 3 : 1), text.size());
-    } else if (is_name(c)) {
-      std::size_t end = at;
-      while (end < text.size() && (is_name(text[end]) || text[end] == '.')) ++end;
-      use(at, text.substr(at, end - at));
-      at = end;
-    } else {
-      ++at;
-    }
-  }
-}
-
-constexpr auto kNoNames = std::to_array<std::array<std::string_view, 2>>({
-    {"true", "True"},
-    {"false", "False"},
-    {"null", "None"},
-    {"torch.bf16", "torch.bfloat16"},
-    {"torch.fp16", "torch.float16"},
-    {"torch.fp32", "torch.float32"},
-    {"torch.Bfloat16", "torch.bfloat16"},
-    {"torch.bloat16", "torch.bfloat16"},
-    {"torch.bfloat", "torch.bfloat16"},
-});
-
-// Names of torch's FSDP that are used, and neither imported nor made: Python stops at them.
-void check_unimported(const ConfigText& file, Findings& out) {
-  constexpr std::array<std::string_view, 6> kNames{"ShardingStrategy",     "BackwardPrefetch",
-                                                   "MixedPrecision",       "CPUOffload",
-                                                   "MixedPrecisionPolicy", "CPUOffloadPolicy"};
-  const std::vector<PythonImport> imports = python_imports(file.text);
-  std::vector<std::string> made;
-  for (const PythonImport& import : imports) {
-    made.insert(made.end(), import.names.begin(), import.names.end());
-  }
-  // A part of a program, pasted without its imports, tells nothing.
-  const bool whole = std::any_of(imports.begin(), imports.end(), [](const PythonImport& import) {
-    return import.module.starts_with("torch.distributed.fsdp");
-  });
-  if (!whole || std::find(made.begin(), made.end(), "*") != made.end()) return;
-  std::vector<std::string> told;
-  for_each_name(file.text, [&](std::size_t at, std::string_view name) {
-    const std::string_view first = name.substr(0, name.find('.'));
-    const bool of_torch = std::find(kNames.begin(), kNames.end(), first) != kNames.end();
-    const std::size_t end = at + name.size();
-    const bool used = name.size() > first.size() || (end < file.text.size() && file.text[end] == '(');
-    const bool there = std::find(made.begin(), made.end(), first) != made.end() ||
-                       says(file.text, fmt::format("class {}", first)) ||
-                       says(file.text, fmt::format("import {}", first)) ||
-                       says(file.text, fmt::format("as {}", first)) ||
-                       says(file.text, fmt::format("{} =", first));
-    if (!of_torch || !used || there ||
-        std::find(told.begin(), told.end(), first) != told.end()) {
-      return;
-    }
-    told.emplace_back(first);
-    out.push_back({error,
-                   "undefined_name",
-                   {file.name, line_of(file.text, at)},
-                   fmt::format("{} is used and nothing here imports it", first),
-                   fmt::format("from torch.distributed.fsdp import {}", first),
-                   "Python 3, Lib/ast.py",
-                   {}});
-  });
-}
-
-// Whether a value stands there: behind what a value stands behind, and set nowhere.
-bool is_value_at(std::string_view text, std::size_t at) {
-  std::size_t before = at;
-  while (before > 0 && (text[before - 1] == ' ' || text[before - 1] == '\n')) --before;
-  return before > 0 && std::string_view("=(,[:{").find(text[before - 1]) != std::string_view::npos;
-}
-
-void check_no_names(const ConfigText& file, Findings& out) {
-  const std::string_view text = file.text;
-  for (const std::string_view name : {"true", "false", "null"}) {
-    for (const std::string_view set : {" =", "=", ",", " import "}) {
-      // "true = True", "for true, x in"; "import true".
-      const std::string made = set == " import " ? fmt::format("import {}", name)
-                                                 : fmt::format("\n{}{}", name, set);
-      if (says(text, made)) return;
-    }
-  }
-  for_each_name(text, [&](std::size_t at, std::string_view name) {
-    const auto* const row = std::find_if(kNoNames.begin(), kNoNames.end(),
-                                         [&](const auto& known) { return known[0] == name; });
-    const std::size_t end = at + name.size();
-    const bool key = end < text.size() && text[end] == '=' && text.substr(end, 2) != "==";
-    if (row == kNoNames.end() || !is_value_at(text, at) || key) return;
-    out.push_back({error,
-                   "undefined_name",
-                   {file.name, line_of(text, at)},
-                   name.starts_with("torch.")
-                       ? fmt::format("torch has no {}, and Python stops", name.substr(6))
-                       : fmt::format("{} is no name of Python's, which stops at it", name),
-                   std::string((*row)[1]),
-                   name.starts_with("torch.") ? "PyTorch 2.11, torch/__init__.py"
-                                              : "Python 3, Lib/ast.py",
-                   {{file.name, at, end, std::string((*row)[1])}}});
-  });
-}
-
 }  // namespace
 
 bool is_taken_from(const std::string& program, std::string_view name, std::string_view package) {
@@ -540,7 +423,8 @@ bool is_taken_from(const std::string& program, std::string_view name, std::strin
         std::find(import.names.begin(), import.names.end(), name) != import.names.end();
     // Experiments of TRL's have classes of the same names.
     if (here && import.module.find(".experimental") != std::string::npos) return false;
-    if (here) return import.module == package || import.module.starts_with(fmt::format("{}.", package));
+    if (here)
+      return import.module == package || import.module.starts_with(fmt::format("{}.", package));
   }
   return says(program, fmt::format("{}.{}", package, name));
 }
@@ -573,8 +457,8 @@ void check_keywords(const PythonCall& call, std::string_view library, const Find
            "transformers 5.23.0, src/transformers/training_args.py",
            {}});
     }
-    const bool number = field != nullptr && (field->type.starts_with("int") ||
-                                             field->type.starts_with("float"));
+    const bool number =
+        field != nullptr && (field->type.starts_with("int") || field->type.starts_with("float"));
     if (!number || !a.resolved || !a.value.is_string()) continue;
     try {
       const std::string text = a.value.get<std::string>();
@@ -621,11 +505,7 @@ void check_library_calls(const Scene& scene, Findings& out) {
     }
     if (says(program, "GRPOTrainer")) check_reward_counts(text, out);
   }
-  for (const ConfigText& file : scene.files.texts) {
-    if (file_kind_of(file) != FileKind::python) continue;
-    check_no_names(file, out);
-    check_unimported(file, out);
-  }
+  check_absent_names(scene, out);
 }
 
 }  // namespace qplan

@@ -165,13 +165,10 @@ void check_keywords_of_torch(const PythonCall& call, const TorchCallee& known, F
       fix = Correction{{a.place.file, a.name_span.begin, a.name_span.end, meant}};
       fix.renames = true;
     }
-    out.push_back({error,
-                   "unknown_option",
-                   a.place,
+    out.push_back({error, "unknown_option", a.place,
                    fmt::format("{} takes no {}, and Python stops", known.name, shown(a.name)),
                    fmt::format("did you mean {}?", meant),
-                   fmt::format("PyTorch 2.11, {}", known.source),
-                   std::move(fix)});
+                   fmt::format("PyTorch 2.11, {}", known.source), std::move(fix)});
   }
 }
 

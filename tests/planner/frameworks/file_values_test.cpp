@@ -44,23 +44,24 @@ void check_rows(const CleanFile& file, const std::vector<Row>& rows) {
   }
 }
 
-const CleanFile kDsConfig{"ds_config.json",
-                          "{\n"
-                          "  \"train_batch_size\": \"auto\",\n"
-                          "  \"train_micro_batch_size_per_gpu\": \"auto\",\n"
-                          "  \"gradient_clipping\": \"auto\",\n"
-                          "  \"fp16\": {\n"
-                          "    \"enabled\": \"auto\"\n"
-                          "  },\n"
-                          "  \"bf16\": {\"enabled\": \"auto\"},\n"
-                          "  \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\"}},\n"
-                          "  \"zero_optimization\": {\n"
-                          "    \"stage\": 3,\n"
-                          "    \"offload_param\": {\"device\": \"cpu\"},\n"
-                          "    \"stage3_max_live_parameters\": 1e9\n"
-                          "  }\n"
-                          "}\n",
-                          "qwen3-0.6b", 8};
+const CleanFile kDsConfig{
+    "ds_config.json",
+    "{\n"
+    "  \"train_batch_size\": \"auto\",\n"
+    "  \"train_micro_batch_size_per_gpu\": \"auto\",\n"
+    "  \"gradient_clipping\": \"auto\",\n"
+    "  \"fp16\": {\n"
+    "    \"enabled\": \"auto\"\n"
+    "  },\n"
+    "  \"bf16\": {\"enabled\": \"auto\"},\n"
+    "  \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\"}},\n"
+    "  \"zero_optimization\": {\n"
+    "    \"stage\": 3,\n"
+    "    \"offload_param\": {\"device\": \"cpu\"},\n"
+    "    \"stage3_max_live_parameters\": 1e9\n"
+    "  }\n"
+    "}\n",
+    "qwen3-0.6b", 8};
 
 const CleanFile kAccelerate{"zero3.yaml",
                             "compute_environment: LOCAL_MACHINE\n"
@@ -147,25 +148,25 @@ const CleanFile kTrlGrpo{"grpo.yaml",
 
 TEST_SUITE("values of files") {
   TEST_CASE("ds_config.json") {
-    check_rows(
-        kDsConfig,
-        {{"\"gradient_clipping\"", "\"gradient_clip\"", "unknown_option", 4, "\"gradient_clipping\""},
-         {"\"gradient_clipping\": \"auto\"", "\"of_a_program\": 1", "unknown_option", 4, "",
-          Severity::warning},
-         {"\"gradient_clipping\": \"auto\"", "\"stage3_max_reuse_distance\": 1", "unknown_option", 4,
-          ""},
-         {"\"fp16\": {", "\"fp61\": {", "unknown_option", 5, ""},
-         {"{\"enabled\": \"auto\"}", "{\"enable\": \"auto\"}", "unknown_option", 8,
-          "{\"enabled\": \"auto\"}"},
-         {"\"type\": \"AdamW\", ", "", "option_needs", 9, ""},
-         {"\"lr\": \"auto\"", "\"lr\": \"low\"", "refused_value", 9, ""},
-         {"\"lr\": \"auto\"", "\"betas\": [0.9, 1.5]", "refused_value", 9, ""},
-         {"\"stage3_max_live_parameters\"", "\"stage3_max_live_params\"", "unknown_option", 13,
-          "\"stage3_max_live_parameters\""},
-         {"\"gradient_clipping\"", "\"amp\": {\"enabled\": true},\n  \"gradient_clipping\"",
-          "amp_with_zero", 4, ""},
-         // What fills in "auto" reads strict JSON.
-         {"1e9\n", "1e9,\n", "json_trailing_comma", 13, "1e9\n"}});
+    check_rows(kDsConfig,
+               {{"\"gradient_clipping\"", "\"gradient_clip\"", "unknown_option", 4,
+                 "\"gradient_clipping\""},
+                {"\"gradient_clipping\": \"auto\"", "\"of_a_program\": 1", "unknown_option", 4, "",
+                 Severity::warning},
+                {"\"gradient_clipping\": \"auto\"", "\"stage3_max_reuse_distance\": 1",
+                 "unknown_option", 4, ""},
+                {"\"fp16\": {", "\"fp61\": {", "unknown_option", 5, ""},
+                {"{\"enabled\": \"auto\"}", "{\"enable\": \"auto\"}", "unknown_option", 8,
+                 "{\"enabled\": \"auto\"}"},
+                {"\"type\": \"AdamW\", ", "", "option_needs", 9, ""},
+                {"\"lr\": \"auto\"", "\"lr\": \"low\"", "refused_value", 9, ""},
+                {"\"lr\": \"auto\"", "\"betas\": [0.9, 1.5]", "refused_value", 9, ""},
+                {"\"stage3_max_live_parameters\"", "\"stage3_max_live_params\"", "unknown_option",
+                 13, "\"stage3_max_live_parameters\""},
+                {"\"gradient_clipping\"", "\"amp\": {\"enabled\": true},\n  \"gradient_clipping\"",
+                 "amp_with_zero", 4, ""},
+                // What fills in "auto" reads strict JSON.
+                {"1e9\n", "1e9,\n", "json_trailing_comma", 13, "1e9\n"}});
   }
 
   TEST_CASE("what only stage 3 reads is not taken out where stage 3 may be meant") {
@@ -174,12 +175,12 @@ TEST_SUITE("values of files") {
   }
 
   TEST_CASE("accelerate's yaml") {
-    check_rows(kAccelerate,
-               {{"num_processes: 8", "num_processes: 6", "launched_world", 9, "num_processes: 8"},
-                {"launcher: standard", "launcher: standart", "refused_value", 3,
-                 "launcher: standard"},
-                {"mixed_precision", "fsdp_config:\n  fsdp_version: 2\nmixed_precision",
-                 "idle_section", 8, "", Severity::warning}});
+    check_rows(
+        kAccelerate,
+        {{"num_processes: 8", "num_processes: 6", "launched_world", 9, "num_processes: 8"},
+         {"launcher: standard", "launcher: standart", "refused_value", 3, "launcher: standard"},
+         {"mixed_precision", "fsdp_config:\n  fsdp_version: 2\nmixed_precision", "idle_section", 8,
+          "", Severity::warning}});
   }
 
   TEST_CASE("axolotl's yaml") {
@@ -219,20 +220,20 @@ TEST_SUITE("values of files") {
   }
 
   TEST_CASE("TRL's yaml") {
-    check_rows(kTrlGrpo,
-               {{"bf16: true", "bf16: true\nfp16: true", "options_exclude", 5, ""},
-                {"bf16: true", "bf16: ture", "refused_value", 4, "bf16: true"},
-                {"dtype: bfloat16", "torch_dtype: bf16", "refused_value", 3, "torch_dtype: bfloat16"},
-                {"lora_r: 16", "lora_rank: 16", "unknown_option", 6, "lora_r: 16",
-                 Severity::warning},
-                {"lora_dropout: 0.05", "lora_dropout: 5", "lora_dropout_share", 7, ""},
-                {"- q_proj", "- query_proj", "unknown_target", 8, "", Severity::warning},
-                {"  use_reentrant", "use_reentrant", "unknown_option", 13, ""},
-                {"gradient_checkpointing_kwargs", "gradient_checkpointing_kwarg", "unknown_option",
-                 12, ""},
-                {"gradient_checkpointing: true", "gradient_checkpoint: true", "unknown_option", 11,
-                 "gradient_checkpointing: true"},
-                {"warmup_ratio: 0.1", "warmup_ratio: 10", "refused_value", 17, ""}});
+    check_rows(
+        kTrlGrpo,
+        {{"bf16: true", "bf16: true\nfp16: true", "options_exclude", 5, ""},
+         {"bf16: true", "bf16: ture", "refused_value", 4, "bf16: true"},
+         {"dtype: bfloat16", "torch_dtype: bf16", "refused_value", 3, "torch_dtype: bfloat16"},
+         {"lora_r: 16", "lora_rank: 16", "unknown_option", 6, "lora_r: 16", Severity::warning},
+         {"lora_dropout: 0.05", "lora_dropout: 5", "lora_dropout_share", 7, ""},
+         {"- q_proj", "- query_proj", "unknown_target", 8, "", Severity::warning},
+         {"  use_reentrant", "use_reentrant", "unknown_option", 13, ""},
+         {"gradient_checkpointing_kwargs", "gradient_checkpointing_kwarg", "unknown_option", 12,
+          ""},
+         {"gradient_checkpointing: true", "gradient_checkpoint: true", "unknown_option", 11,
+          "gradient_checkpointing: true"},
+         {"warmup_ratio: 0.1", "warmup_ratio: 10", "refused_value", 17, ""}});
   }
 }
 
@@ -267,33 +268,30 @@ TEST_SUITE("what torchtitan and Megatron-Bridge make a configuration of") {
                          "checkpoint=FullAC.Config()"}});
   }
 
-  const CleanFile kBridge{
-      "pretrain.py",
-      "from megatron.bridge.recipes.qwen import qwen3_30b_a3b_pretrain_config\n"
-      "from megatron.bridge.training.gpt_step import forward_step\n"
-      "from megatron.bridge.training.pretrain import pretrain\n"
-      "cfg = qwen3_30b_a3b_pretrain_config()\n"
-      "cfg.train.global_batch_size = 512\n"
-      "cfg.train.micro_batch_size = 1\n"
-      "pretrain(config=cfg, forward_step_func=forward_step)\n",
-      "qwen3-30b-a3b", 64};
+  const CleanFile kBridge{"pretrain.py",
+                          "from megatron.bridge.recipes.qwen import qwen3_30b_a3b_pretrain_config\n"
+                          "from megatron.bridge.training.gpt_step import forward_step\n"
+                          "from megatron.bridge.training.pretrain import pretrain\n"
+                          "cfg = qwen3_30b_a3b_pretrain_config()\n"
+                          "cfg.train.global_batch_size = 512\n"
+                          "cfg.train.micro_batch_size = 1\n"
+                          "pretrain(config=cfg, forward_step_func=forward_step)\n",
+                          "qwen3-30b-a3b", 64};
 
   TEST_CASE("Megatron-Bridge's programs") {
     const std::string size = "micro_batch_size = 1";
-    check_rows(kBridge,
-               {{"bridge.recipes.", "bridge.recipe.", "unknown_import", 1, ""},
-                {size, size + "\ncfg.model.moe_router_topk = 200", "option_needs", 7, ""},
-                {size, size + "\ncfg.train.rampup_batch_size = [32, 31, 100000]", "option_needs", 7,
-                 ""},
-                {size, size + "\ncfg.train.step_batch_size_schedule = \"0:384\"", "idle_option", 7,
-                 "", Severity::warning},
-                {size, size + "\ncfg.ddp.overlap_grad_reduce = true", "undefined_name", 7,
-                 size + "\ncfg.ddp.overlap_grad_reduce = True"}});
-    const Checked ramp =
-        ask_text("pretrain.py",
-                 with_words(kBridge.text, size,
-                            size + "\ncfg.train.rampup_batch_size = [32, 32, 100000]"),
-                 kBridge.model, kBridge.gpus);
+    check_rows(kBridge, {{"bridge.recipes.", "bridge.recipe.", "unknown_import", 1, ""},
+                         {size, size + "\ncfg.model.moe_router_topk = 200", "option_needs", 7, ""},
+                         {size, size + "\ncfg.train.rampup_batch_size = [32, 31, 100000]",
+                          "option_needs", 7, ""},
+                         {size, size + "\ncfg.train.step_batch_size_schedule = \"0:384\"",
+                          "idle_option", 7, "", Severity::warning},
+                         {size, size + "\ncfg.ddp.overlap_grad_reduce = true", "undefined_name", 7,
+                          size + "\ncfg.ddp.overlap_grad_reduce = True"}});
+    const Checked ramp = ask_text(
+        "pretrain.py",
+        with_words(kBridge.text, size, size + "\ncfg.train.rampup_batch_size = [32, 32, 100000]"),
+        kBridge.model, kBridge.gpus);
     CHECK_MESSAGE(find(ramp, "option_needs") == nullptr, findings_text(ramp));
   }
 }

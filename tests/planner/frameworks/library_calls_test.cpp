@@ -56,7 +56,8 @@ const std::string kDeepSpeed =
     "    \"gradient_accumulation_steps\": 4,\n"
     "    \"gradient_clipping\": 1.0,\n"
     "    \"bf16\": {\"enabled\": True},\n"
-    "    \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": args.lr, \"betas\": (0.9, 0.95)}},\n"
+    "    \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": args.lr, \"betas\": (0.9, "
+    "0.95)}},\n"
     "    \"zero_optimization\": {\n"
     "        \"stage\": 3,\n"
     "        \"overlap_comm\": True,\n"
@@ -92,8 +93,8 @@ void check_mistakes(const std::string& program, const std::vector<Mistake>& mist
         });
     CHECK(found);
     const std::string fixed = fixed_text("train.py", text, "qwen3-0.6b", 8);
-    CHECK(fixed == (mistake.repaired.empty() ? text
-                                             : with_words(text, mistake.is, mistake.repaired)));
+    CHECK(fixed ==
+          (mistake.repaired.empty() ? text : with_words(text, mistake.is, mistake.repaired)));
   }
 }
 
@@ -129,14 +130,13 @@ TEST_SUITE("calls of libraries in a program") {
     // What is not a list of its own may be of any length.
     for (const char* const rewards : {"rewards", "[*more, accuracy]", "[f for f in all]"}) {
       CAPTURE(rewards);
-      const Checked checked =
-          ask_library(with_words(kGrpo, "[accuracy, format_reward]", rewards));
+      const Checked checked = ask_library(with_words(kGrpo, "[accuracy, format_reward]", rewards));
       CHECK(find(checked, "option_needs") == nullptr);
     }
     // Experiments have classes of the same names.
-    const Checked own = ask_library(with_words(
-        with_words(kGrpo, "from trl import", "from trl.experimental.gspo_token import"), "'dapo'",
-        "'other'"));
+    const Checked own = ask_library(
+        with_words(with_words(kGrpo, "from trl import", "from trl.experimental.gspo_token import"),
+                   "'dapo'", "'other'"));
     CAPTURE(findings_text(own));
     CHECK_FALSE(own.has(Severity::warning));
   }
@@ -149,8 +149,9 @@ TEST_SUITE("calls of libraries in a program") {
          {"lr=1e-5", "lr=1e-5x", "python_syntax", 12, ""},
          {"(model, auto_wrap_policy", "(model, wrap_policy", "unknown_option", 11,
           "(model, auto_wrap_policy"},
-         {"auto_wrap_policy=policy", "auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.X",
-          "undefined_name", 11, ""},
+         {"auto_wrap_policy=policy",
+          "auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.X", "undefined_name", 11,
+          ""},
          {"mesh = init_device_mesh", "mesh = init_device_meshs", "undefined_name", 8, ""},
          {"'cuda'", "'gpu'", "refused_value", 8, "'cuda'"},
          {"betas=(0.9, 0.95)", "betas=0.9", "refused_value", 12, ""},
@@ -161,9 +162,9 @@ TEST_SUITE("calls of libraries in a program") {
 
   TEST_CASE("names that only look like Python's") {
     // In texts, remarks, keywords and of a variable they are no mistakes.
-    for (const std::string& line : std::vector<std::string>
-         {"x = \"true\"", "f(true=1)", "x = {'a': 'null'}  # null", "true = True\nx = [true]",
-          "import true\nx = [true]", "x = '''\n[true]'''"}) {
+    for (const std::string& line : std::vector<std::string>{
+             "x = \"true\"", "f(true=1)", "x = {'a': 'null'}  # null", "true = True\nx = [true]",
+             "import true\nx = [true]", "x = '''\n[true]'''"}) {
       CAPTURE(line);
       const Checked checked = ask_library(kTrl + line + "\n");
       CHECK(find(checked, "undefined_name") == nullptr);
@@ -181,8 +182,8 @@ TEST_SUITE("a dictionary in place of ds_config.json") {
          {"overlap_comm", "overlap_com", "unknown_option", 11, "overlap_comm"},
          {"\"lr\": args.lr", "\"learning_rate\": 1e-5", "unknown_parameter", 8, "\"lr\": 1e-5"},
          {"clipping\": 1.0", "clipping\": \"1.0\"", "quoted_number", 6, "clipping\": 1.0"},
-         {"{\"enabled\": True}", "{\"enabled\": True}, 'fp16': {'enabled': True}",
-          "two_precisions", 7, ""}});
+         {"{\"enabled\": True}", "{\"enabled\": True}, 'fp16': {'enabled': True}", "two_precisions",
+          7, ""}});
   }
 
   TEST_CASE("wherever it is handed on") {
