@@ -855,10 +855,21 @@ def automodel_rows(folder):
         yield key, "1", "int[1:]", "", ""
     # Blocks of its recipes by name alone: what stands in them goes to classes of all kinds.
     import yaml
-    for path in (pathlib.Path(folder) / "examples").rglob("*.yaml"):
+    values = collections.defaultdict(list)
+    for path in sorted((pathlib.Path(folder) / "examples").rglob("*.yaml")):
         for name in yaml.safe_load(path.read_text()) or ():
             if not name.startswith("_"):
                 yield name, "1", "", "", ""
+        for key, value in yaml_leaves(path):
+            values[key].append(value)
+    # Keys of those blocks, where three recipes have them: what their values are, if all agree.
+    for key, said in values.items():
+        block, _, name = key.rpartition(".")
+        known = block.split(".")[0] in ("distributed", "peft", "step_scheduler", "ci", "")
+        if known or len(said) < 3 or not key.replace(".", "").replace("_", "").isalnum() or name.startswith("_"):
+            continue
+        kinds = {type(value) for value in said}
+        yield key, "1", "bool" if kinds == {bool} else "float" if kinds <= {int, float} else "", "", ""
 
 
 def merged(rows):

@@ -370,7 +370,11 @@ class Reading {
   }
 
   void set_batch(Findings& out) {
-    read_batch_of_program();
+    try {
+      read_batch_of_program();
+    } catch (const Error&) {
+      // What is no number is refused by the list of its own keys.
+    }
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
     const std::int64_t accumulation = draft.accumulation.value_or(0);

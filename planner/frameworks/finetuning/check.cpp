@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "models/ascii.h"
+#include "models/edit_distance.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/trap.h"
 #include "planner/frameworks/rl/omega_checks.h"
@@ -193,6 +194,53 @@ class AxolotlMesh {
   std::vector<std::string> names_;
 };
 
+// What an entry of axolotl's datasets may say, of all kinds (schemas/datasets.py).
+constexpr std::string_view kFieldsOfDatasets =
+    "path split type input_transform shards shards_idx preprocess_shards conversation "
+    "chat_template chat_template_jinja data_files input_format name ds_type field "
+    "field_human field_model field_messages field_tools field_thinking "
+    "template_thinking_key message_field_role message_field_content "
+    "message_property_mappings message_field_training message_field_training_detail "
+    "split_thinking logprobs_field temperature roles_to_train train_on_eos train_on_eot "
+    "roles drop_system_message trust_remote_code revision text_column skip field_chosen "
+    "field_rejected step_separator max_completion_length train_on_last_step_only length "
+    "sequence_length min_input_id max_input_id seed";
+
+// "datasets.0.paht": pydantic passes it over.
+void check_fields_of_datasets(const ConfigPart& part, Findings& out) {
+  std::vector<std::string> fields;
+  for (std::size_t at = 0; at < kFieldsOfDatasets.size();) {
+    const std::size_t end = std::min(kFieldsOfDatasets.find(' ', at), kFieldsOfDatasets.size());
+    fields.emplace_back(kFieldsOfDatasets.substr(at, end - at));
+    at = end + 1;
+  }
+  for (const Setting& setting : part.settings) {
+    const bool of_datasets =
+        setting.key.starts_with("datasets.") || setting.key.starts_with("test_datasets.");
+    const std::size_t entry = setting.key.find('.');
+    const std::size_t dot = of_datasets ? setting.key.find('.', entry + 1) : std::string::npos;
+    if (dot == std::string::npos || !is_digit(setting.key[entry + 1])) continue;
+    const std::string name = setting.key.substr(dot + 1);
+    if (name.find('.') != std::string::npos ||
+        std::find(fields.begin(), fields.end(), name) != fields.end()) {
+      continue;
+    }
+    const std::string near = nearest_name(name, fields);
+    const std::string real = setting.key.substr(0, dot + 1) + near;
+    if (near.empty() || !is_slip(name, near) || part.settings.has(real)) continue;
+    Correction fix;
+    if (setting.name.end > setting.name.begin) {
+      fix = Correction{{setting.place.file, setting.name.begin, setting.name.end, near}};
+      fix.renames = true;
+    }
+    out.push_back({error, "unknown_option", setting.place,
+                   fmt::format("{}: axolotl knows no such key of a dataset and ignores it silently",
+                               setting.key),
+                   fmt::format("did you mean {}?", near),
+                   "axolotl 067b021c, src/axolotl/utils/schemas/datasets.py", std::move(fix)});
+  }
+}
+
 // axolotl's datasets are a list: "datasets: - path: x".
 void check_lists(const ConfigPart& part, Findings& out) {
   for (const std::string_view key : {"datasets", "test_datasets", "pretraining_dataset"}) {
@@ -267,6 +315,32 @@ void check_blocks(const Scene& scene, const ConfigPart& part, Findings& out) {
   }
 }
 
+// Keys of those blocks whose classes are any: slips of what its own recipes have there.
+void check_keys_of_nemo(const Scene& scene, const ConfigPart& part, Findings& out) {
+  constexpr std::array<std::string_view, 4> kByClass{"distributed.", "peft.", "step_scheduler.",
+                                                     "ci."};
+  const OptionList& list = known_options("automodel");
+  for (const Setting& setting : part.settings) {
+    const std::size_t dot = setting.key.rfind('.');
+    const bool by_class =
+        std::any_of(kByClass.begin(), kByClass.end(),
+                    [&](std::string_view block) { return setting.key.starts_with(block); });
+    if (dot == std::string::npos || by_class || list.find(setting.key) != nullptr) continue;
+    const std::string near = slip_of_key(setting.key, list);
+    // In the same block, of which the file has not both.
+    if (near.rfind('.') != dot || near.substr(0, dot) != setting.key.substr(0, dot) ||
+        part.settings.has(near) || part.settings.has_section(near + ".")) {
+      continue;
+    }
+    out.push_back({error, "unknown_option", setting.place,
+                   fmt::format("{} is a key that no recipe of NeMo AutoModel has", setting.key),
+                   fmt::format("did you mean {}?", near),
+                   "qplan: planner/frameworks/options/automodel.tsv, the keys of its recipes",
+                   certain_key(setting.key, list) == near ? with_key(scene, part, setting, near)
+                                                          : Correction{}});
+  }
+}
+
 }  // namespace
 
 void check_finetuning(const Scene& scene, Findings& out) {
@@ -285,9 +359,13 @@ void check_finetuning(const Scene& scene, Findings& out) {
     check_words_of_keys(scene, part, out);
     if (part.dialect == Dialect::axolotl) {
       check_lists(part, out);
+      check_fields_of_datasets(part, out);
       check_blocks_of_axolotl(scene, part, out);
     }
-    if (part.dialect == kNemo) check_blocks(scene, part, out);
+    if (part.dialect == kNemo) {
+      check_blocks(scene, part, out);
+      check_keys_of_nemo(scene, part, out);
+    }
     if (part.dialect == kNemo) continue;
     if (part.dialect == kTrl) {
       check_length(c, "--max_length", out);

@@ -189,6 +189,7 @@ TEST_SUITE("values of files") {
         {{"2.0e-4", "fast", "refused_value", 12, ""},
          {"  - path: tatsu-lab/alpaca\n    type", "  path: tatsu-lab/alpaca\n  type",
           "refused_value", 3, ""},
+         {"    type: alpaca", "    tpye: alpaca", "unknown_option", 4, "    type: alpaca"},
          {"fsdp_version: 2", "fsdp_version: 3", "refused_value", 16, ""},
          {"fsdp_config:", "fsdp_conf:", "unknown_option", 17, "fsdp_config:"},
          {"adapter: lora", "adapter: loras", "refused_value", 5, "adapter: lora"},
@@ -215,6 +216,8 @@ TEST_SUITE("values of files") {
          {"dim: 8", "dim: 0", "adapter_rank", 20, ""},
          {"torch.optim.Adam", "torch.optim.AdamWW", "refused_value", 22, "torch.optim.AdamW"},
          {"lr: 1.0e-5", "learning_rate: 1.0e-5", "unknown_option", 23, ""},
+         {"global_batch_size: 64", "global_batch_size: abc", "refused_value", 3, ""},
+         {"  lr: 1.0e-5", "  weight_deacy: 0.1", "unknown_option", 23, "  weight_decay: 0.1"},
          {"cosine", "cosin", "refused_value", 25, "cosine"},
          {"min_lr: 1.0e-6", "min_lr: 1.0e-4", "refused_value", 26, ""}});
   }
