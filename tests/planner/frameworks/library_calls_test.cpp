@@ -186,6 +186,14 @@ TEST_SUITE("a dictionary in place of ds_config.json") {
           7, ""}});
   }
 
+  TEST_CASE("what is taken out leaves the lines around it") {
+    const std::string text = with_words(with_words(kDeepSpeed, "\"stage\": 3", "\"stage\": 2"),
+                                        "        \"overlap_comm\": True,\n",
+                                        "        \"stage3_prefetch_bucket_size\": 5e7,\n");
+    CHECK(fixed_text("train.py", text, "qwen3-0.6b", 8) ==
+          with_words(text, "        \"stage3_prefetch_bucket_size\": 5e7,\n", ""));
+  }
+
   TEST_CASE("wherever it is handed on") {
     const std::string dictionary = "{'train_batch_size': 8, 'zero_optimization': {'stage': 7}}";
     for (const std::string& text :
