@@ -349,6 +349,24 @@ void check_trainers_keywords(const PythonCall& call, Findings& out) {
   }
 }
 
+// Slips of what every Trainer takes.
+void check_slips_of_trainer(const PythonCall& call, Findings& out) {
+  const std::vector<std::string> known = split_at_blanks(
+      "model args data_collator train_dataset eval_dataset processing_class model_init "
+      "compute_loss_func compute_metrics callbacks optimizers optimizer_cls_and_kwargs "
+      "preprocess_logits_for_metrics peft_config formatting_func reward_funcs "
+      "reward_processing_classes ref_model tokenizer quantization_config rollout_func");
+  for (const PythonArgument& a : call.arguments) {
+    if (a.name.empty() || std::find(known.begin(), known.end(), a.name) != known.end()) continue;
+    const std::string near = nearest_name(a.name, known);
+    if (near.empty() || !is_slip(a.name, near) || call.find(near) != nullptr) continue;
+    out.push_back({error, "unknown_option", a.place,
+                   fmt::format("{} takes no {}, and Python stops", callee_of(call), shown(a.name)),
+                   fmt::format("did you mean {}?", near),
+                   "transformers 5.23.0, src/transformers/trainer.py (Trainer)", renamed(a, near)});
+  }
+}
+
 // ---- rewards ----
 
 // How many items a list has as it is written; 0: it is no list, or holds what may be several.
@@ -457,6 +475,17 @@ void check_keywords(const PythonCall& call, std::string_view library, const Find
            "transformers 5.23.0, src/transformers/training_args.py",
            {}});
     }
+    if (field != nullptr && field->type == "bool" && a.resolved && a.value.is_string()) {
+      const std::string word = lower_case(a.value.get<std::string>());
+      if (word == "true" || word == "false") {
+        out.push_back(
+            {word == "false" ? error : warning, "bad_value", a.place,
+             fmt::format("{} is the text {}, which Python takes for true", a.name, a.text),
+             word == "true" ? "True" : "False",
+             "transformers 5.23.0, src/transformers/training_args.py (a dataclass)",
+             in_place_of(a, a.span, word == "true" ? "True" : "False")});
+      }
+    }
     const bool number =
         field != nullptr && (field->type.starts_with("int") || field->type.starts_with("float"));
     if (!number || !a.resolved || !a.value.is_string()) continue;
@@ -497,6 +526,10 @@ void check_library_calls(const Scene& scene, Findings& out) {
       if ((callee == "SFTTrainer" || callee == "DPOTrainer" || callee == "GRPOTrainer") &&
           is_taken_from(program, callee, "trl")) {
         check_trainers_keywords(call, out);
+        check_slips_of_trainer(call, out);
+      }
+      if (callee == "Trainer" && is_taken_from(program, callee, "transformers")) {
+        check_slips_of_trainer(call, out);
       }
       if (call.callee.starts_with("torch.optim.")) check_numbers_of_optimizer(call, out);
       if (callee.starts_with("Adam") && call.callee.find("torch") == 0) check_betas(call, out);

@@ -115,6 +115,9 @@ TEST_SUITE("calls of libraries in a program") {
          {"'CAUSAL_LM'", "'CASUAL_LM'", "refused_value", 7, "'CAUSAL_LM'"},
          {"dtype=torch.bfloat16", "dtype='bf16'", "refused_value", 5, "dtype='bfloat16'"},
          {"dtype=torch.bfloat16", "dtype=torch.bf16", "undefined_name", 5, "dtype=torch.bfloat16"},
+         {"bf16=True", "bf16='False'", "bad_value", 9, "bf16=False"},
+         {"peft_config=peft_config)", "peft_configs=peft_config)", "unknown_option", 10,
+          "peft_config=peft_config)"},
          {"bf16=True", "bf16=true", "undefined_name", 9, "bf16=True"},
          {"data, peft", "data, tokenizer=tokenizer, peft", "dropped_option", 10, "",
           Severity::note}});
