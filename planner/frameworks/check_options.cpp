@@ -142,6 +142,12 @@ void explain_gone_switch(const Scene& scene, const ConfigPart& part, const Setti
   }
 }
 
+// "gradient_checkpoint" of "gradient_checkpointing"; more words are another name's.
+bool is_word_begun(const std::string& written, const std::string& real) {
+  return real.size() > written.size() && real.starts_with(written) && real[written.size()] != '_' &&
+         real[written.size()] != '-';
+}
+
 // The block of ds_config.json that has a key of this name; empty: none has, or several have.
 std::string block_with(const std::string& name) {
   std::string block;
@@ -204,7 +210,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   // Programs around TRL had a list of this name.
   const bool of_programs = setting.key == "--dataset_configs";
   if (is_around_trl(part) && !of_programs && !near.empty() &&
-      (is_slip(setting.key, near) || near.starts_with(setting.key))) {
+      (is_slip(setting.key, near) || is_word_begun(setting.key, near))) {
     stop_at(part, setting, finding);
   }
   constexpr std::string_view kDeepspeed = "deepspeed_config.";

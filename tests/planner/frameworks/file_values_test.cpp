@@ -238,6 +238,8 @@ TEST_SUITE("values of files") {
           ""},
          {"gradient_checkpointing: true", "gradient_checkpoint: true", "unknown_option", 11,
           "gradient_checkpointing: true"},
+         // A program's own, though it begins another's.
+         {"dtype: bfloat16", "chat_template: x", "unknown_option", 3, "", Severity::note},
          {"warmup_ratio: 0.1", "warmup_ratio: 10", "refused_value", 17, ""}});
   }
 }
