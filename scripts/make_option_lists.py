@@ -239,7 +239,9 @@ def older_trainer_rows(paths):
                 if isinstance(field, ast.AnnAssign) and not field.target.id.startswith("_"):
                     name = field.target.id
                     words = {"--" + name, "--" + name.replace("_", "-"), "--no_" + name}
-                    yield " ".join(sorted(words)), "*", "", "", ""
+                    # training_args.py of 4.57.1: warmup_ratio must lie in range [0,1].
+                    ratio = name == "warmup_ratio"
+                    yield " ".join(sorted(words)), "1" if ratio else "*", "float[0:1]" if ratio else "", "", ""
 
 
 # What run_clm.py of transformers 4 had, and 5 calls otherwise.
@@ -306,6 +308,46 @@ def torchtitan_name_rows(folder):
         for name in names:
             if name.isidentifier() and not name.startswith("_") and len(name) > 1:
                 yield f"{module}:{name}", "0", "", "", ""
+
+
+def torchtitan_part_rows(folder):
+    """Fields of the dataclasses that stand in classes ("CheckpointManager.Config.interval"), with those that they
+    inherit. Of classes of one name that differ, and of those with a base that is not found, none."""
+    configs, tops = collections.defaultdict(list), {}
+    for path in sorted((pathlib.Path(folder) / "torchtitan").rglob("*.py")):
+        if {"experiments", "tests"} & set(path.parts):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            tops[node.name] = node
+            for inner in node.body:
+                if isinstance(inner, ast.ClassDef) and inner.name == "Config":
+                    configs[node.name].append(inner)
+
+    def fields(name, above=()):
+        """Null: not all are known."""
+        if name == "Configurable":
+            return {}
+        if name in above or len(configs[name]) != 1:
+            return None
+        (node,) = configs[name]
+        found = {}
+        for base in node.bases:
+            owner = ast.unparse(base).removesuffix(".Config")
+            inherited = fields(owner, (*above, name)) if ast.unparse(base).endswith(".Config") else None
+            if inherited is None:
+                return None
+            found.update(inherited)
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign):
+                found[item.target.id] = annotated_type(item.annotation, {})
+        return found
+
+    for name in sorted(configs):
+        for field, (kind, choices) in (fields(name) or {}).items():
+            if name != "Trainer" and not field.startswith("_"):
+                yield f"{name}.Config.{field}", "1", kind, "", choices
 
 
 def bridge_recipe_rows(folder):
@@ -400,6 +442,9 @@ ACCELERATE_TYPES = {
     "num_processes": ("int[1:]", ""), "num_machines": ("int[1:]", ""), "use_cpu": ("bool", ""),
     "main_process_port": ("int", ""),
     "fsdp_config.fsdp_version": ("int[1:2]", ""),
+    # utils/constants.py (DEEPSPEED_MULTINODE_LAUNCHERS); str_to_bool reads the other.
+    "deepspeed_config.deepspeed_multinode_launcher": ("", "pdsh,standard,openmpi,mvapich,mpich,nossh,slurm"),
+    "fsdp_config.fsdp_forward_prefetch": ("bool", ""),
     "fsdp_config.fsdp_auto_wrap_policy": ("any case", "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP"),
     "fsdp_config.fsdp_state_dict_type": ("any case", "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT"),
     "fsdp_config.fsdp_backward_prefetch": ("any case", "BACKWARD_PRE,BACKWARD_POST,NO_PREFETCH"),
@@ -648,7 +693,7 @@ VERL_CHOICES = {
     "algorithm.kl_penalty": KL_WORDS,
 }
 # vLLM's gpu_memory_utilization lies there (vllm/config/cache.py); SGLang's share of memory, too.
-SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+SHARES = ("gpu_memory_utilization", "mem_fraction_static", "top_p")
 # Counts and sizes that a batch is cut by, or made of (verl/workers/fsdp_workers.py, utils/seqlen_balancing.py;
 # NeMo-RL's distributed/batched_data_dict.py, distributed/virtual_cluster.py; vLLM's SchedulerConfig).
 COUNTS = set("""
@@ -695,6 +740,12 @@ def verl_types(folder, leaves):
 NEMO_RL_CHOICES = {"policy.precision": "float32,bfloat16,float16",
                    # algorithms/grpo.py:1275, by which engine answers are made
                    "policy.generation.backend": "vllm,sglang,trtllm,megatron,dynamo"}
+# Megatron-LM's core/optimizer_param_scheduler.py and core/transformer/moe/moe_layer.py raise an error at others.
+for whose in ("policy", "teacher", "value"):
+    NEMO_RL_CHOICES[f"{whose}.megatron_cfg.scheduler.lr_decay_style"] = "constant,linear,cosine,inverse-square-root,WSD"
+    NEMO_RL_CHOICES[f"{whose}.megatron_cfg.scheduler.weight_decay_incr_style"] = "constant,linear,cosine"
+    NEMO_RL_CHOICES[f"{whose}.megatron_cfg.moe_token_dispatcher_type"] = "alltoall,allgather,flex"
+    NEMO_RL_CHOICES[f"{whose}.megatron_cfg.optimizer.optimizer"] = "adam,sgd,lion,muon,dist_muon"
 
 
 def nemo_rl_types(folder):
@@ -804,10 +855,21 @@ def automodel_rows(folder):
         yield key, "1", "int[1:]", "", ""
     # Blocks of its recipes by name alone: what stands in them goes to classes of all kinds.
     import yaml
-    for path in (pathlib.Path(folder) / "examples").rglob("*.yaml"):
+    values = collections.defaultdict(list)
+    for path in sorted((pathlib.Path(folder) / "examples").rglob("*.yaml")):
         for name in yaml.safe_load(path.read_text()) or ():
             if not name.startswith("_"):
                 yield name, "1", "", "", ""
+        for key, value in yaml_leaves(path):
+            values[key].append(value)
+    # Keys of those blocks, where three recipes have them: what their values are, if all agree.
+    for key, said in values.items():
+        block, _, name = key.rpartition(".")
+        known = block.split(".")[0] in ("distributed", "peft", "step_scheduler", "ci", "")
+        if known or len(said) < 3 or not key.replace(".", "").replace("_", "").isalnum() or name.startswith("_"):
+            continue
+        kinds = {type(value) for value in said}
+        yield key, "1", "bool" if kinds == {bool} else "float" if kinds <= {int, float} else "", "", ""
 
 
 def merged(rows):
@@ -860,7 +922,8 @@ def main():
     if args.bridge_fields:
         write("bridge_fields", set(bridge_field_rows(*args.bridge_fields)))
     if args.torchtitan_names:
-        write("torchtitan_names", set(torchtitan_name_rows(args.torchtitan_names)))
+        write("torchtitan_names", {*torchtitan_name_rows(args.torchtitan_names),
+                                   *torchtitan_part_rows(args.torchtitan_names)})
     if args.launchers:
         for name, rows in launchers():
             write(name, set(rows))

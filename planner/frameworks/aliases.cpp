@@ -76,6 +76,14 @@ constexpr auto kDeepspeedAliases = std::to_array<Alias>({
     {"micro_batch_size", "train_micro_batch_size_per_gpu", ""},
     {"micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu", ""},
     {"global_batch_size", "train_batch_size", ""},
+    {"batch_size", "train_batch_size", ""},
+    {"train_micro_batch_size_per_device", "train_micro_batch_size_per_gpu", ""},
+    {"per_device_train_batch_size", "train_micro_batch_size_per_gpu", ""},
+    {"accumulation_steps", "gradient_accumulation_steps", ""},
+    {"grad_accum_steps", "gradient_accumulation_steps", ""},
+    {"max_grad_norm", "gradient_clipping", ""},
+    {"clip_grad", "gradient_clipping", ""},
+    {"gradient_clip_val", "gradient_clipping", ""},
 });
 
 constexpr auto kTorchtitanAliases = std::to_array<Alias>({

@@ -170,6 +170,7 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   checked.framework = framework ? named_by(job).value_or(*framework) : framework;
   if (!framework) {
     const Scene scene{job, question, {}, {}};
+    check_options(scene, checked.findings);
     check_torch(scene, checked.findings);
     check_finetuning(scene, checked.findings);
     check_generations(scene, checked.findings);

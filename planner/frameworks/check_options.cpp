@@ -142,6 +142,24 @@ void explain_gone_switch(const Scene& scene, const ConfigPart& part, const Setti
   }
 }
 
+// "gradient_checkpoint" of "gradient_checkpointing"; more words are another name's.
+bool is_word_begun(const std::string& written, const std::string& real) {
+  return real.size() > written.size() && real.starts_with(written) && real[written.size()] != '_' &&
+         real[written.size()] != '-';
+}
+
+// The block of ds_config.json that has a key of this name; empty: none has, or several have.
+std::string block_with(const std::string& name) {
+  std::string block;
+  for (const std::string& known : known_options("deepspeed").names()) {
+    const std::size_t dot = known.rfind('.');
+    if (dot == std::string::npos || known.substr(dot + 1) != name) continue;
+    if (!block.empty()) return "";
+    block = known.substr(0, dot);
+  }
+  return block;
+}
+
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
   const bool field = part.dialect == Dialect::trainer && setting.syntax == Syntax::python;
   Finding finding{
@@ -159,9 +177,19 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
                                   spelled_key(part, setting.key),
                                   part.script.empty() ? "the program" : part.script);
   }
+  // "gradient_checkpointing_kwargs:" with nothing below it, and what is meant beside it.
+  if (setting.key.ends_with("use_reentrant") && setting.syntax == Syntax::yaml) {
+    finding.severity = Severity::error;
+    finding.message =
+        fmt::format("{} stands beside gradient_checkpointing_kwargs, and not in it", setting.key);
+    finding.instead = "indent it below gradient_checkpointing_kwargs";
+    return finding;
+  }
   if (const Alias* const alias = alias_of(part.dialect, setting.key)) {
     if (is_named_as_trls(part, setting)) stop_at(part, setting, finding);
     correct_alias(scene, part, setting, *alias, finding);
+    // Another tool's name, which no release of TRL's had.
+    if (is_around_trl(part) && setting.key == "--lora_rank") finding.severity = Severity::warning;
     if (finding.severity == Severity::note) finding.fix = may_be_right();
     return finding;
   }
@@ -179,7 +207,10 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     finding.instead = near.empty() ? "" : fmt::format("did you mean {}?", near);
     return finding;
   }
-  if (is_around_trl(part) && !near.empty() && is_slip(setting.key, near)) {
+  // Programs around TRL had a list of this name.
+  const bool of_programs = setting.key == "--dataset_configs";
+  if (is_around_trl(part) && !of_programs && !near.empty() &&
+      (is_slip(setting.key, near) || is_word_begun(setting.key, near))) {
     stop_at(part, setting, finding);
   }
   constexpr std::string_view kDeepspeed = "deepspeed_config.";
@@ -188,6 +219,16 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     finding.severity = Severity::warning;
     finding.instead = "write it in a ds_config.json, which deepspeed_config_file names";
     return finding;
+  }
+  // Outside of its blocks DeepSpeed asks for the keys that it knows: a program may have its own.
+  if (part.dialect == Dialect::ds_config && setting.key.find('.') == std::string::npos) {
+    if (const std::string block = block_with(setting.key); !block.empty() && near.empty()) {
+      finding.instead = fmt::format("write it in {}", block);
+      return finding;
+    }
+    if (near.empty() || (certain.empty() && !is_slip(setting.key, near))) {
+      finding.severity = Severity::warning;
+    }
   }
   // What nobody reads is a slip, or another release's or a plugin's.
   if (part.dialect == Dialect::axolotl && (near.empty() || !is_slip(setting.key, near))) {
@@ -227,11 +268,35 @@ std::string block_of_unknown(const ConfigPart& part, const std::string& key) {
   return unknown_block(key, known_options(option_list_of(part.dialect)));
 }
 
-Finding unknown_block_of(const ConfigPart& part, const Setting& first, const std::string& block) {
-  return {
-      Severity::error, "unknown_option",
-      first.place,     fmt::format("{}: {}, with all that stands in it", block, fate(part, block)),
-      "leave it out",  source_of_options(part)};
+// Where a block's name stands above its first key.
+Place place_of_name(const Scene& scene, const Setting& first, const std::string& block) {
+  const std::string& text = scene.text_of(first.place.file);
+  const std::string name = block.substr(block.rfind('.') + 1);  // npos + 1: all of it
+  const bool known = first.name.end > first.name.begin && first.name.end <= text.size() &&
+                     first.key.size() > block.size();
+  const std::size_t at = known ? text.rfind(name, first.name.begin) : std::string::npos;
+  return at == std::string::npos ? first.place : Place{first.place.file, line_of(text, at)};
+}
+
+Finding unknown_block_of(const Scene& scene, const ConfigPart& part, const Setting& first,
+                         const std::string& block) {
+  // Outside of its blocks DeepSpeed asks for the keys that it knows: a program may have its own.
+  const bool others = part.dialect == Dialect::ds_config && block.find('.') == std::string::npos;
+  const std::string holder = others ? block_with(block) : "";
+  std::vector<std::string> outermost;
+  for (const std::string& name : known_options(option_list_of(part.dialect)).names()) {
+    outermost.push_back(name.substr(0, name.find('.')));
+  }
+  const std::string near = others ? nearest_name(block, outermost) : "";
+  const bool slip = !near.empty() && is_slip(block, near);
+  return {others && holder.empty() && !slip ? Severity::warning : Severity::error,
+          "unknown_option",
+          place_of_name(scene, first, block),
+          fmt::format("{}: {}, with all that stands in it", block, fate(part, block)),
+          slip             ? fmt::format("did you mean {}?", near)
+          : holder.empty() ? "leave it out"
+                           : fmt::format("write it in {}", holder),
+          source_of_options(part)};
 }
 
 // Whether a Trainer or accelerate reads a ds_config.json, by themselves, and hand on what they made
@@ -260,10 +325,11 @@ void check_repetition(const JobFiles& files, const ConfigPart& part, Findings& o
   for (const Setting& setting : part.settings) {
     const Setting* const last = part.settings.find(setting.key);
     if (last == &setting) continue;
-    if (part.dialect == Dialect::trl && setting.key == "verb") continue;  // told by keys, and said
+    if (setting.key == "verb") continue;  // of TRL: told by keys, and said
     // A later file may well say another than an earlier one; in one file it is a slip.
     const bool slip = last->place.file == setting.place.file;
-    if (!refuser.empty() && slip && setting.syntax != Syntax::words) {
+    const bool file_of_keys = setting.syntax != Syntax::words && setting.syntax != Syntax::python;
+    if (!refuser.empty() && slip && file_of_keys) {
       out.push_back(
           {Severity::error,
            "said_twice",
@@ -325,7 +391,7 @@ void check_options(const Scene& scene, Findings& out) {
         if (block.empty()) {
           out.push_back(unknown_option(scene, part, setting));
         } else if (unknown.insert(block).second) {
-          out.push_back(unknown_block_of(part, setting, block));
+          out.push_back(unknown_block_of(scene, part, setting, block));
         }
       }
     }

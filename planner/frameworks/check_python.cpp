@@ -17,6 +17,7 @@
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
+#include "planner/frameworks/torch/titan_parts.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -187,27 +188,6 @@ void check_flavor(const Scene& scene, const std::string& file, const PythonText&
   }
 }
 
-// Trainer.Config(model_spec=..., training=...)
-void check_keywords(const PythonText& text, Findings& out) {
-  const auto names = names_under("torchtitan_names", "Trainer.Config.");
-  for (const PythonCall& call : text.calls) {
-    if (!call.callee.ends_with("Trainer.Config")) continue;
-    for (const PythonArgument& argument : call.arguments) {
-      const bool known = argument.name.empty() ||
-                         std::find(names.begin(), names.end(), argument.name) != names.end();
-      if (known) continue;
-      out.push_back({error,
-                     "unknown_option",
-                     argument.place,
-                     fmt::format("Trainer.Config has no field {}, and torchtitan stops",
-                                 shown(argument.name)),
-                     nearest_of(argument.name, names),
-                     std::string(kTitanSource),
-                     {}});
-    }
-  }
-}
-
 // "qwen3_8b" of "qwen3_8b_pretrain_4gpu_h100_bf16_config".
 std::string model_of_recipe(std::string_view recipe) {
   for (const std::string_view stage : {"_pretrain_", "_sft_", "_peft_"}) {
@@ -241,6 +221,30 @@ void check_imported_recipe(const PythonCall& call, const std::string& name, Find
                  fmt::format("did you mean {}?", meant),
                  std::string(kBridgeSource),
                  {}});
+}
+
+// `from megatron.bridge.recipe.llama import ...`
+void check_packages_of_bridge(const std::string& file, const std::vector<PythonImport>& imports,
+                              Findings& out) {
+  constexpr std::string_view kBridge = "megatron.bridge.";
+  const std::vector<std::string> packages{"data",  "diffusion",    "inference", "models",
+                                          "peft",  "perf_recipes", "recipes",   "training",
+                                          "utils", "package_info"};
+  for (const PythonImport& import : imports) {
+    if (!import.module.starts_with(kBridge)) continue;
+    const std::string rest = import.module.substr(kBridge.size());
+    const std::string package = rest.substr(0, rest.find('.'));
+    if (std::find(packages.begin(), packages.end(), package) != packages.end()) continue;
+    const std::string near = nearest_name(package, packages);
+    if (near.empty() || !is_slip(package, near)) continue;
+    out.push_back({error,
+                   "unknown_import",
+                   {file, import.line},
+                   fmt::format("Megatron-Bridge has no package {}{}", kBridge, package),
+                   fmt::format("did you mean {}{}?", kBridge, near),
+                   std::string(kBridgeSource),
+                   {}});
+  }
 }
 
 // Names that the file takes from Megatron-Bridge's recipes.
@@ -296,6 +300,29 @@ void check_recipe(const Scene& scene, const PythonText& text,
                    fmt::format("recipes.{}()", wanted),
                    std::string(kBridgeSource),
                    {}});
+  }
+}
+
+// What a program calls by a slip of a name that it imports.
+void check_slips_of_names(const ConfigText& file, Findings& out) {
+  std::vector<std::string> imported;
+  for (const PythonImport& import : python_imports(file.text)) {
+    imported.insert(imported.end(), import.names.begin(), import.names.end());
+  }
+  for (const PythonName& call : undefined_calls(file.text)) {
+    constexpr std::size_t kShortest = 6;
+    if (call.name.size() < kShortest) continue;
+    for (const std::string& name : imported) {
+      if (!is_slip(call.name, name) && lower_case(call.name) != lower_case(name)) continue;
+      out.push_back({error,
+                     "undefined_name",
+                     {file.name, call.line},
+                     fmt::format("{} is called and nothing here defines or imports it", call.name),
+                     fmt::format("did you mean {}, which is imported?", name),
+                     "Python 3, Lib/ast.py",
+                     {}});
+      break;
+    }
   }
 }
 
@@ -476,7 +503,10 @@ void check_python(const Scene& scene, Findings& out) {
     const bool titan = file.text.find("torchtitan") != std::string::npos;
     const bool bridge = file.text.find("megatron.bridge") != std::string::npos;
     // A configuration is run whole; what a program of one's own never reaches may lack a name.
-    if (!titan && !bridge) continue;
+    if (!titan && !bridge) {
+      check_slips_of_names(file, out);
+      continue;
+    }
     for (const PythonName& call : undefined_calls(file.text)) {
       out.push_back({error,
                      "undefined_name",
@@ -491,8 +521,11 @@ void check_python(const Scene& scene, Findings& out) {
     const PythonText* const text = calls_of(scene, file.name);
     if (text == nullptr) continue;
     check_flavor(scene, file.name, *text, imports, out);
-    if (titan && scene.files.find(Dialect::torchtitan) != nullptr) check_keywords(*text, out);
+    if (titan && scene.files.find(Dialect::torchtitan) != nullptr) {
+      check_titan_parts(file.text, *text, out);
+    }
     if (!bridge) continue;
+    check_packages_of_bridge(file.name, imports, out);
     check_recipe(scene, *text, imports, out);
     check_fields(*text, out);
   }

@@ -149,7 +149,8 @@ std::string why_not_accepted(const ConfigPart& part, const std::string& key,
       return fmt::format("{} takes another number of values", key);
     }
   }
-  if (!key.starts_with("--") && known->type == "bool" && !value.is_boolean()) {
+  if (!key.starts_with("--") && known->type == "bool" && !value.is_boolean() &&
+      !(part.dialect == Dialect::ds_config && text_of(value) == "auto")) {
     return fmt::format("{} takes true or false", key);
   }
   if (value.is_boolean() || !setting.resolved || text_of(value) == "auto") return "";

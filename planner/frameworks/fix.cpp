@@ -118,7 +118,17 @@ class Fixer {
     return found;
   }
 
+  // Where stage 3 is asked for and not there, it is the stage that may be wrong.
+  [[nodiscard]] bool waits_for_stage(const Finding& finding) const {
+    return finding.rule == "stage3_keys" &&
+           std::any_of(checked_.findings.begin(), checked_.findings.end(), [](const Finding& f) {
+             return f.rule == "offload_params_zero" || f.rule == "offload_nvme" ||
+                    f.rule == "offload_below_stage";
+           });
+  }
+
   [[nodiscard]] bool waits(const Finding& finding) const {
+    if (waits_for_stage(finding)) return true;
     return takes_out(finding) && !is_unknown(finding) &&
            std::any_of(checked_.findings.begin(), checked_.findings.end(), [](const Finding& f) {
              return is_unknown(f) && f.severity == Severity::error;
@@ -198,7 +208,9 @@ class Fixer {
   // A sentence; empty: it is better than it was.
   [[nodiscard]] std::string why_not_better(const Checked& after,
                                            const std::vector<const Finding*>& targets) const {
-    if (after.framework != checked_.framework || (checked_.says_plan && !after.says_plan)) {
+    // Of a name without which nobody could tell whose the files are, they may say a job now.
+    if ((checked_.framework && after.framework != checked_.framework) ||
+        (checked_.says_plan && !after.says_plan)) {
       return "the files would not say the same job any more";
     }
     const Kinds before = kinds_of(checked_), now = kinds_of(after);
@@ -233,6 +245,9 @@ class Fixer {
     const auto refused = refused_.find(key_of(finding));
     if (refused != refused_.end()) return refused->second;
     if (!finding.fix.why_not.empty()) return finding.fix.why_not;
+    if (!finding.fix.empty() && waits_for_stage(finding)) {
+      return "stage 3 may be what is meant: parameters are offloaded";
+    }
     if (!finding.fix.empty() && waits(finding)) {
       return "an option that nobody knows stands beside it, which may need it";
     }

@@ -318,8 +318,9 @@ std::string certain_name_of(const ConfigPart& part, const std::string& written) 
   };
   std::string own = certain(key);
   if (own.starts_with("--")) own.clear();  // the same argument, two letters away
-  const std::string argument = certain("--" + key);
-  if (own.empty() == argument.empty()) return "";  // none, or one of either
+  std::string argument = certain("--" + key);
+  if (!argument.starts_with("--")) argument.clear();  // the same key once more
+  if (own.empty() == argument.empty()) return "";     // none, or one of either
   return own.empty() ? argument.substr(2) : own;
 }
 
@@ -328,7 +329,9 @@ std::string certain_name_of(const ConfigPart& part, const std::string& written) 
 std::string certain_key(const ConfigPart& part, const Setting& written) {
   if (!names_fields(part, written)) return certain_name_of(part, written.key);
   std::string field = as_field(written.key);
-  return is_known(part, field) ? field : as_field(certain_name_of(part, written.key));
+  // In a YAML a beginning of a name is none, and is_known() takes one.
+  const bool spelled = field != written.key && is_known(part, field);
+  return spelled ? field : as_field(certain_name_of(part, written.key));
 }
 
 std::string nearest_key(const ConfigPart& part, const Setting& written) {

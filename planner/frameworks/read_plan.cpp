@@ -247,6 +247,13 @@ class Reading {
     try {
       const auto sentences = read_lora(scene_.draft, own);
       reading_.assumed.insert(reading_.assumed.end(), sentences.begin(), sentences.end());
+      for (const auto& [key, word] : {std::pair{"lora.r", "lora_rank"},
+                                      {"lora.lora_alpha", "lora_alpha"},
+                                      {"lora.lora_dropout", "lora_dropout"}}) {
+        if (const Setting* const own_key = own.find(key)) {
+          scene_.said.emplace(word, own_key->place);
+        }
+      }
       scene_.said.emplace("lora_rank", said->place);
     } catch (const Error& error) {
       // What a fine-tuner's own arguments say is held against its own list of them.
@@ -363,7 +370,11 @@ class Reading {
   }
 
   void set_batch(Findings& out) {
-    read_batch_of_program();
+    try {
+      read_batch_of_program();
+    } catch (const Error&) {
+      // What is no number is refused by the list of its own keys.
+    }
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
     const std::int64_t accumulation = draft.accumulation.value_or(0);

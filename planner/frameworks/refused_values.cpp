@@ -129,7 +129,21 @@ std::string meant_value(const ConfigPart& part, const Setting& setting, const Kn
   if (part.dialect == Dialect::accelerate && setting.key == "distributed_type") {
     return distributed_type_of(part.settings).meant;
   }
+  if (known.type == "bool")
+    return certain_choice(lower_case(text_of(setting.value)), {"true", "false"});
   return certain_choice(text_of(setting.value), known.choices);
+}
+
+// "learning_rate: [2e-5]", of keys that are numbers, truths or words of a few. What is a list of
+// one to a shell is none in a YAML.
+bool is_list_of_scalar(const ConfigPart& part, const KnownOption& known, const Setting& setting) {
+  const Dialect d = part.dialect;
+  const bool judged = d == Dialect::trl || d == Dialect::llama_factory || d == Dialect::axolotl ||
+                      d == Dialect::automodel || d == Dialect::accelerate;
+  const bool scalar = known.type == "int" || known.type == "float" || known.type == "bool" ||
+                      known.type == "any case" || !known.choices.empty();
+  const bool one = known.arity == "1" || known.arity == "?";
+  return judged && scalar && one && setting.syntax == Syntax::yaml && setting.value.is_array();
 }
 
 }  // namespace
@@ -161,6 +175,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
     out.push_back({Severity::error, "refused_value", setting.place, sentence_of(setting, wanted),
                    "", source_of_options(part), std::move(fix)});
   };
+  if (is_list_of_scalar(part, *known, setting)) return refuse("one value, and no list", {});
   if (!setting.extra.empty() && takes_no_others(part)) {
     out.push_back({Severity::error,
                    "stray_word",

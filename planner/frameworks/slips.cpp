@@ -106,6 +106,43 @@ std::string spelled_as(std::string_view written, const std::string& nearest,
   return nearest;
 }
 
+// Whether one is the other cut short ("len", "length"), with an s or without ("params",
+// "parameters").
+bool is_cut_short(std::string_view a, std::string_view b) {
+  constexpr std::size_t kShortest = 3;
+  const auto begins = [](std::string_view longer, std::string_view shorter) {
+    if (shorter.ends_with('s')) shorter.remove_suffix(1);
+    return shorter.size() >= kShortest && longer.starts_with(shorter);
+  };
+  const auto is_config = [](std::string_view word) { return word == "cfg" || word == "config"; };
+  return a == b || begins(a, b) || begins(b, a) || (is_config(a) && is_config(b));
+}
+
+// The one option whose name has the same words, some of them cut short; empty: none, or several.
+std::string abbreviated(const Tokens& written, std::string_view section,
+                        std::span<const OptionList* const> lists) {
+  if (written.size() < 2) return "";
+  std::string found;
+  const KnownOption* of = nullptr;
+  for (const OptionList* const list : lists) {
+    for (const std::string& name : list->names()) {
+      if (!name.starts_with(section) || name.find('.', section.size()) != std::string::npos) {
+        continue;
+      }
+      const Tokens tokens = tokens_of(name);
+      const bool same = tokens.size() == written.size() &&
+                        std::equal(tokens.begin(), tokens.end(), written.begin(), is_cut_short);
+      if (!same || list->find(name) == of) continue;
+      // Another spelling of it, or the same of another list, is no rival.
+      if (of != nullptr && tokens_of(found) != tokens) return "";
+      if (of != nullptr) continue;
+      found = name;
+      of = list->find(name);
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 std::string certain_name(std::string_view written, std::span<const OptionList* const> lists) {
@@ -135,7 +172,9 @@ std::string certain_name(std::string_view written, std::span<const OptionList* c
       of = option;
     }
   }
-  if (several || !is_slip(tokens, tokens_of(nearest), lists)) return "";
+  if (several || !is_slip(tokens, tokens_of(nearest), lists)) {
+    return abbreviated(tokens, section, lists);
+  }
   return of == nullptr ? nearest : spelled_as(written, nearest, *of);
 }
 
@@ -215,6 +254,29 @@ std::pair<std::size_t, std::size_t> first_difference(const std::string& a, const
 
 }  // namespace
 
+namespace {
+
+// The one of these names whose last part has the same words, some of them cut short; empty: none
+// has, or several have.
+std::string abbreviated_of(const std::string& part, const std::vector<std::string>& others) {
+  const auto last_words = [](const std::string& name) {
+    return tokens_of(std::string_view(name).substr(name.rfind('.') + 1));  // npos + 1: all of it
+  };
+  const Tokens written = last_words(part);
+  std::string found;
+  for (const std::string& other : others) {
+    const Tokens tokens = last_words(other);
+    const bool same = written.size() > 1 && tokens.size() == written.size() &&
+                      std::equal(tokens.begin(), tokens.end(), written.begin(), is_cut_short);
+    if (!same) continue;
+    if (!found.empty()) return "";
+    found = other;
+  }
+  return found;
+}
+
+}  // namespace
+
 std::string slip_of_key(const std::string& name, const OptionList& list) {
   if (name.size() > kLongestWord * 4) return "";
   for (std::size_t dot = name.find('.');; dot = name.find('.', dot + 1)) {
@@ -222,8 +284,12 @@ std::string slip_of_key(const std::string& name, const OptionList& list) {
     if (!has_name(list, part)) {
       // Put out of action by whoever wrote it: "_validation_dataset".
       if (part[part.rfind('.') + 1] == '_') return "";
-      const std::string near = nearest_name(part, beside(list, part));
-      if (near.empty() || !is_slip(std::string_view(part), std::string_view(near))) return "";
+      const std::vector<std::string> others = beside(list, part);
+      std::string near = nearest_name(part, others);
+      if (near.empty() || !is_slip(std::string_view(part), std::string_view(near))) {
+        near = abbreviated_of(part, others);
+      }
+      if (near.empty()) return "";
       return dot == std::string::npos ? near : near + name.substr(dot);
     }
     if (dot == std::string::npos) return "";

@@ -102,6 +102,7 @@ Span with_comma(const std::string& text, Span span) {
     // Behind another of its line the line's end stays.
     const bool last = next < text.size() && text[next] == '\n';
     if (last && before > 0 && text[before - 1] != '\n') return {before, next};
+    if (last) return {before, next + 1};  // the line is its own
     while (span.end < text.size() && blank(span.end)) ++span.end;
     return span;
   }

@@ -187,8 +187,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      },
      [](const Case& c) {
        return fmt::format(
-           "nvme says where an offloaded optimizer lives at zero 3; offload is {} "
-           "at zero {}",
+           "offload {} at zero {}: nvme says where an offloaded optimizer lives, at zero 3",
            to_string(c.p.offload), c.p.zero);
      },
      "DeepSpeed edaa7221, deepspeed/runtime/zero/stage3.py:777"},

@@ -257,6 +257,22 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "DeepSpeed's Adam decays weights as AdamW does", "write AdamW",
      "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2099", "AdamW"},
+    {"options_exclude", error, "amp.enabled",
+     [](const Case& c) {
+       return c.on("amp.enabled") && (c.on("fp16.enabled") || c.on("bf16.enabled"));
+     },
+     "amp and fp16 or bf16 exclude each other", "keep one of them",
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2003"},
+    {"refused_value", error, "optimizer.params.betas",
+     [](const Case& c) {
+       const Json& betas = c.find("optimizer.params.betas")->value;
+       return betas.is_array() && std::any_of(betas.begin(), betas.end(), [](const Json& beta) {
+                return beta.is_number() && (beta.get<double>() < 0 || beta.get<double>() >= 1);
+              });
+     },
+     "each of betas lies below 1: torch stops at others, and DeepSpeed's own Adam makes no numbers "
+     "of them",
+     "[0.9, 0.95], say", "PyTorch 2.11, torch/optim/adamw.py (Invalid beta parameter)"},
     {"mics_is_gone", warning, "zero_optimization.mics_shard_size",
      [](const Case& c) { return c.number("zero_optimization.mics_shard_size", -1) > 0; },
      "sharding in groups (MiCS) was taken out of DeepSpeed, which refuses the key since 0.19.8",
@@ -332,7 +348,8 @@ constexpr std::array<PlainNumber, 9> kPlainNumbers{
 
 void check_quoted_numbers(const Case& c, Findings& out) {
   for (const Setting& setting : c.part.settings) {
-    if (setting.syntax != Syntax::json || !setting.value.is_string()) continue;
+    const bool literal = setting.syntax == Syntax::json || setting.syntax == Syntax::python;
+    if (!literal || !setting.resolved || !setting.value.is_string()) continue;
     const auto plain =
         std::find_if(kPlainNumbers.begin(), kPlainNumbers.end(), [&](const PlainNumber& number) {
           return number.key.ends_with('.') ? setting.key.starts_with(number.key)
@@ -395,7 +412,30 @@ Correction as_block(const Setting& setting, std::string_view block) {
 
 }  // namespace
 
+namespace {
+
+// "auto" is filled in by transformers and accelerate, which read strict JSON (json.load).
+void harden_json(const Scene& scene, Findings& out) {
+  for (const ConfigPart& part : scene.files.parts) {
+    if (part.dialect != Dialect::ds_config) continue;
+    const bool filled_in =
+        std::any_of(part.settings.begin(), part.settings.end(),
+                    [](const Setting& setting) { return text_of(setting.value) == "auto"; });
+    for (Finding& finding : out) {
+      const bool strict =
+          finding.rule == "json_trailing_comma" || finding.rule == "json_byte_order_mark";
+      if (!filled_in || !strict || finding.place.file != part.place.file) continue;
+      finding.severity = error;
+      finding.source =
+          "transformers 5.23.0, src/transformers/integrations/deepspeed.py (json.load)";
+    }
+  }
+}
+
+}  // namespace
+
 void check_deepspeed(const Scene& scene, Findings& out) {
+  harden_json(scene, out);
   check_deepspeed_file(scene, out);
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect != Dialect::ds_config) continue;

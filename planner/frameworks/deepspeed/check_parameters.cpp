@@ -15,6 +15,7 @@
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/option_names.h"
+#include "planner/frameworks/spelled_values.h"
 
 namespace qplan {
 namespace {
@@ -213,8 +214,63 @@ void check_warmup(const ConfigPart& part, const Constructor& constructor, Findin
 
 }  // namespace
 
+namespace {
+
+// Texts among numbers, but for those that a Trainer fills in. (Numbers in quotes are found as
+// such.)
+void check_parameter_numbers(const ConfigPart& part, std::string_view block, Findings& out) {
+  constexpr std::array<std::string_view, 13> kNumbers{"lr",
+                                                      "eps",
+                                                      "weight_decay",
+                                                      "momentum",
+                                                      "warmup_min_lr",
+                                                      "warmup_max_lr",
+                                                      "warmup_num_steps",
+                                                      "total_num_steps",
+                                                      "warmup_min_ratio",
+                                                      "cos_min_ratio",
+                                                      "cycle_min_lr",
+                                                      "cycle_max_lr",
+                                                      "freeze_step"};
+  const std::string section = fmt::format("{}.params.", block);
+  for (const Setting& setting : part.settings) {
+    if (!setting.key.starts_with(section) || !setting.resolved) continue;
+    const std::string name = setting.key.substr(section.size());
+    const bool number = std::find(kNumbers.begin(), kNumbers.end(), name) != kNumbers.end();
+    const std::string text = text_of(setting.value);
+    if (!number || !setting.value.is_string() || text == "auto" || is_number(text)) continue;
+    out.push_back({error,
+                   "refused_value",
+                   setting.place,
+                   fmt::format("{} is {}, and must be a number", setting.key, shown(text)),
+                   "a number, or \"auto\" where a Trainer fills it in",
+                   "DeepSpeed edaa7221, deepspeed/runtime/lr_schedules.py",
+                   {}});
+  }
+}
+
+// Parameters of nothing: DeepSpeed makes what "type" says.
+void check_type_is_said(const ConfigPart& part, std::string_view block, Findings& out) {
+  const std::string section = fmt::format("{}.", block);
+  if (!part.settings.has_section(section) || part.settings.has(section + "type")) return;
+  const auto first =
+      std::find_if(part.settings.begin(), part.settings.end(),
+                   [&](const Setting& setting) { return setting.key.starts_with(section); });
+  out.push_back({error,
+                 "option_needs",
+                 first->place,
+                 fmt::format("{} has no type: DeepSpeed makes none of it", block),
+                 block == "optimizer" ? "\"type\": \"AdamW\"" : "\"type\": \"WarmupLR\"",
+                 "DeepSpeed edaa7221, deepspeed/runtime/config.py (get_optimizer_name)",
+                 {}});
+}
+
+}  // namespace
+
 void check_parameters(const Scene& scene, const ConfigPart& part, Findings& out) {
   for (const std::string_view block : {"optimizer", "scheduler"}) {
+    check_parameter_numbers(part, block, out);
+    check_type_is_said(part, block, out);
     const Constructor* const constructor = constructor_of(part, block);
     if (constructor == nullptr) continue;
     check_parameter_names(scene, part, block, *constructor, out);

@@ -148,6 +148,50 @@ constexpr auto kAutomodelTraps = std::to_array<Trap>({
      "torch has no such schedule of stages, and stops",
      "1f1b, interleaved1f1b, gpipe, loopedbfs, interleavedzerobubble, zbvzerobubble, dualpipev",
      "PyTorch 2.11, torch/distributed/pipelining/schedules.py (get_schedule_class)"},
+    {"option_needs", error, "model._target_",
+     [](const Case& c) {
+       return c.word("model._target_").ends_with("from_pretrained") &&
+              !c.has("model.pretrained_model_name_or_path");
+     },
+     "from_pretrained has no default of pretrained_model_name_or_path, and Python stops",
+     "model.pretrained_model_name_or_path", kNemoTrain},
+    {"refused_value", error, "distributed.activation_checkpointing",
+     [](const Case& c) {
+       constexpr std::array<std::string_view, 9> kWays{"true", "false", "full", "selective", "none",
+                                                       "on",   "off",   "yes",  "no"};
+       const std::string way = c.word("distributed.activation_checkpointing");
+       return !way.empty() && way.find('$') == std::string::npos &&
+              std::find(kWays.begin(), kWays.end(), way) == kWays.end();
+     },
+     "activation_checkpointing is true, false, full or selective", "activation_checkpointing: true",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/recipes/_dist_utils.py:69"},
+    {"refused_value", error, "lr_scheduler.min_lr",
+     [](const Case& c) {
+       const double highest = c.figure("lr_scheduler.max_lr", c.figure("optimizer.lr", 0));
+       return highest > 0 && c.figure("lr_scheduler.min_lr", 0) > highest;
+     },
+     "lr_scheduler.min_lr is above the optimizer's lr, and AutoModel stops",
+     "a min_lr below optimizer.lr",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/optim/scheduler.py:91"},
+    {"adapter_rank", error, "peft.dim", [](const Case& c) { return c.figure("peft.dim", 8) <= 0; },
+     "adapters of rank 0 hold nothing, and their scale is alpha / dim: it stops", "dim: 8",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/_peft/lora.py:189"},
+    {"unknown_option", error, "optimizer.learning_rate",
+     [](const Case& c) { return c.word("optimizer._target_").starts_with("torch.optim."); },
+     "torch's optimizers take no learning_rate, and Python stops", "lr",
+     "PyTorch 2.11, torch/optim/adamw.py"},
+    {"world_size", error, "distributed.dp_size",
+     [](const Case& c) {
+       const double gpus = static_cast<double>(c.scene.question.limits.gpus);
+       const double all = c.figure("distributed.dp_size", 0) * c.figure("distributed.tp_size", 1) *
+                          c.figure("distributed.cp_size", 1) * c.figure("distributed.pp_size", 1);
+       // A teacher has a mesh of its own.
+       const bool alone = c.word("recipe").find("distill") == std::string::npos &&
+                          !c.part.settings.has_section("teacher");
+       return alone && gpus > 0 && all > 0 && all != gpus;
+     },
+     "dp_size x tp_size x cp_size x pp_size are not the job's GPUs, and torch makes no such mesh",
+     "dp_size: none, which takes what the others leave", kNemoMesh},
     {"refused_value", error, "checkpoint.model_save_format",
      [](const Case& c) {
        const std::string format = c.word("checkpoint.model_save_format", "safetensors");

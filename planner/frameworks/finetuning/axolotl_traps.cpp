@@ -10,6 +10,7 @@
 #include "models/edit_distance.h"
 #include "planner/frameworks/finetuning/templates.h"
 #include "planner/frameworks/finetuning/trap.h"
+#include "planner/frameworks/spelled_values.h"
 #include "planner/frameworks/torch/trainer_words.h"
 
 namespace qplan {
@@ -48,6 +49,24 @@ bool has_lora_kernels(const Case& c) {
 }
 
 constexpr auto kOfItsWords = std::to_array<Trap>({
+    {"refused_value", error, "learning_rate",
+     [](const Case& c) {
+       const Setting& rate = *c.part.settings.find("learning_rate");
+       return rate.resolved && rate.value.is_string() && !is_number(text_of(rate.value));
+     },
+     "learning_rate is no number, and axolotl stops", "learning_rate: 2.0e-4, say",
+     "axolotl 067b021c, src/axolotl/utils/schemas/training.py:284"},
+    {"option_needs", error, "fp8_enable_fsdp_float8_all_gather",
+     [](const Case& c) {
+       return c.on("fp8_enable_fsdp_float8_all_gather") && !c.is("fsdp_version", "2");
+     },
+     "fp8_enable_fsdp_float8_all_gather needs FSDP2", "fsdp_version: 2", kValidation},
+    {"refused_value", error, "fsdp_version",
+     [](const Case& c) {
+       return c.figure("fsdp_version", 2) != 1 && c.figure("fsdp_version", 2) != 2;
+     },
+     "FSDP has versions 1 and 2", "fsdp_version: 2",
+     "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1833"},
     {"quantized_full", error, "load_in_4bit",
      [](const Case& c) { return c.on("load_in_4bit") && !c.has("adapter"); },
      "weights of 4 bits cannot be trained: axolotl wants an adapter beside them",
@@ -132,7 +151,7 @@ constexpr auto kOfItsWords = std::to_array<Trap>({
      [](const Case& c) { return c.on("activation_offloading") && !c.on("gradient_checkpointing"); },
      "activation_offloading needs gradient_checkpointing", "gradient_checkpointing: true",
      kValidation},
-    {"option_needs", error, "context_parallel_size",
+    {"option_needs", error, "micro_batch_size",
      [](const Case& c) {
        return c.figure("context_parallel_size", 1) > 1 && c.on("sample_packing") &&
               c.figure("micro_batch_size", 1) > 1;
@@ -156,6 +175,10 @@ constexpr auto kOfItsWords = std::to_array<Trap>({
      },
      "another attention is asked for beside flash_attention, and that counts", "keep one of them",
      "axolotl 067b021c, src/axolotl/utils/schemas/config.py:1557"},
+    {"options_exclude", warning, "sdp_attention",
+     [](const Case& c) { return c.on("sdp_attention") && c.on("flash_attention"); },
+     "flash_attention counts, and sdp_attention beside it is passed over", "keep one of them",
+     "axolotl 067b021c, src/axolotl/utils/schemas/config.py:1533"},
     {"options_exclude", error, "attn_implementation",
      [](const Case& c) {
        return c.on("flash_attention") || c.on("xformers_attention") || c.on("sage_attention") ||

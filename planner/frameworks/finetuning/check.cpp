@@ -11,8 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "models/ascii.h"
+#include "models/edit_distance.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/trap.h"
+#include "planner/frameworks/rl/omega_checks.h"
 #include "planner/frameworks/slips.h"
 
 namespace qplan {
@@ -191,18 +194,150 @@ class AxolotlMesh {
   std::vector<std::string> names_;
 };
 
+// What an entry of axolotl's datasets may say, of all kinds (schemas/datasets.py).
+constexpr std::string_view kFieldsOfDatasets =
+    "path split type input_transform shards shards_idx preprocess_shards conversation "
+    "chat_template chat_template_jinja data_files input_format name ds_type field "
+    "field_human field_model field_messages field_tools field_thinking "
+    "template_thinking_key message_field_role message_field_content "
+    "message_property_mappings message_field_training message_field_training_detail "
+    "split_thinking logprobs_field temperature roles_to_train train_on_eos train_on_eot "
+    "roles drop_system_message trust_remote_code revision text_column skip field_chosen "
+    "field_rejected step_separator max_completion_length train_on_last_step_only length "
+    "sequence_length min_input_id max_input_id seed";
+
+// "datasets.0.paht": pydantic passes it over.
+void check_fields_of_datasets(const ConfigPart& part, Findings& out) {
+  std::vector<std::string> fields;
+  for (std::size_t at = 0; at < kFieldsOfDatasets.size();) {
+    const std::size_t end = std::min(kFieldsOfDatasets.find(' ', at), kFieldsOfDatasets.size());
+    fields.emplace_back(kFieldsOfDatasets.substr(at, end - at));
+    at = end + 1;
+  }
+  for (const Setting& setting : part.settings) {
+    const bool of_datasets =
+        setting.key.starts_with("datasets.") || setting.key.starts_with("test_datasets.");
+    const std::size_t entry = setting.key.find('.');
+    const std::size_t dot = of_datasets ? setting.key.find('.', entry + 1) : std::string::npos;
+    if (dot == std::string::npos || !is_digit(setting.key[entry + 1])) continue;
+    const std::string name = setting.key.substr(dot + 1);
+    if (name.find('.') != std::string::npos ||
+        std::find(fields.begin(), fields.end(), name) != fields.end()) {
+      continue;
+    }
+    const std::string near = nearest_name(name, fields);
+    const std::string real = setting.key.substr(0, dot + 1) + near;
+    if (near.empty() || !is_slip(name, near) || part.settings.has(real)) continue;
+    Correction fix;
+    if (setting.name.end > setting.name.begin) {
+      fix = Correction{{setting.place.file, setting.name.begin, setting.name.end, near}};
+      fix.renames = true;
+    }
+    out.push_back({error, "unknown_option", setting.place,
+                   fmt::format("{}: axolotl knows no such key of a dataset and ignores it silently",
+                               setting.key),
+                   fmt::format("did you mean {}?", near),
+                   "axolotl 067b021c, src/axolotl/utils/schemas/datasets.py", std::move(fix)});
+  }
+}
+
+// axolotl's datasets are a list: "datasets: - path: x".
+void check_lists(const ConfigPart& part, Findings& out) {
+  for (const std::string_view key : {"datasets", "test_datasets", "pretraining_dataset"}) {
+    const std::string section = fmt::format("{}.", key);
+    for (const Setting& setting : part.settings) {
+      const bool keys = setting.key.starts_with(section) && setting.key.size() > section.size() &&
+                        !is_digit(setting.key[section.size()]);
+      if (!keys || key == "pretraining_dataset") continue;
+      out.push_back(
+          {error,
+           "refused_value",
+           setting.place,
+           fmt::format("{} is a block of keys, and must be a list of them: axolotl stops", key),
+           fmt::format("a dash before the first key of each: - {}: ...",
+                       setting.key.substr(section.size())),
+           "axolotl 067b021c, src/axolotl/utils/schemas/config.py:339",
+           {}});
+      break;
+    }
+  }
+}
+
+// A block of axolotl's whose name is a slip: nobody reads what stands in it.
+void check_blocks_of_axolotl(const Scene& scene, const ConfigPart& part, Findings& out) {
+  const OptionList& list = known_options("axolotl");
+  const std::array<const OptionList*, 1> lists{&list};
+  std::string told;
+  for (const Setting& setting : part.settings) {
+    const std::size_t dot = setting.key.find('.');
+    const std::string block = setting.key.substr(0, dot);
+    if (dot == std::string::npos || block == told || list.find(block) != nullptr) continue;
+    const std::string meant = certain_name(block, lists);
+    if (meant.empty() || part.settings.has_section(meant + ".")) continue;
+    told = block;
+    const SectionSlip slip{&setting, block, meant};
+    Correction fix = renamed_section(scene, slip);
+    const Place place =
+        fix.empty()
+            ? setting.place
+            : Place{fix.front().file, line_of(scene.text_of(fix.front().file), fix.front().begin)};
+    out.push_back({error, "unknown_option", place,
+                   fmt::format("{}: axolotl knows no such block, and all that stands in it is "
+                               "ignored silently",
+                               block),
+                   fmt::format("did you mean {}?", meant),
+                   "qplan: planner/frameworks/options/axolotl.tsv, the fields of its configuration",
+                   std::move(fix)});
+  }
+}
+
+// Where a block's name stands, that a correction renames.
+Place place_of_block(const Scene& scene, const SectionSlip& slip, const Correction& fix) {
+  if (fix.empty()) return slip.first->place;
+  return {fix.front().file, line_of(scene.text_of(fix.front().file), fix.front().begin)};
+}
+
 // AutoModel's recipes ask for the blocks that they know, and look at no other.
-void check_blocks(const ConfigPart& part, Findings& out) {
+void check_blocks(const Scene& scene, const ConfigPart& part, Findings& out) {
   for (const SectionSlip& slip :
        slipped_sections(part.settings, known_options(option_list_of(part.dialect)))) {
     // Of blocks whose keys are known the keys are held against their classes.
     if (slip.written.find('.') != std::string::npos) continue;
-    out.push_back({Severity::error, "unknown_option", slip.first->place,
+    Correction fix = renamed_section(scene, slip);
+    const Place place = place_of_block(scene, slip, fix);
+    out.push_back({Severity::error, "unknown_option", place,
                    fmt::format("{}: no recipe of NeMo AutoModel has a block of that name, and all "
                                "that stands in it is ignored silently",
                                slip.written),
                    fmt::format("did you mean {}?", slip.real),
-                   "qplan: planner/frameworks/options/automodel.tsv, the blocks of its recipes"});
+                   "qplan: planner/frameworks/options/automodel.tsv, the blocks of its recipes",
+                   std::move(fix)});
+  }
+}
+
+// Keys of those blocks whose classes are any: slips of what its own recipes have there.
+void check_keys_of_nemo(const Scene& scene, const ConfigPart& part, Findings& out) {
+  constexpr std::array<std::string_view, 4> kByClass{"distributed.", "peft.", "step_scheduler.",
+                                                     "ci."};
+  const OptionList& list = known_options("automodel");
+  for (const Setting& setting : part.settings) {
+    const std::size_t dot = setting.key.rfind('.');
+    const bool by_class =
+        std::any_of(kByClass.begin(), kByClass.end(),
+                    [&](std::string_view block) { return setting.key.starts_with(block); });
+    if (dot == std::string::npos || by_class || list.find(setting.key) != nullptr) continue;
+    const std::string near = slip_of_key(setting.key, list);
+    // In the same block, of which the file has not both.
+    if (near.rfind('.') != dot || near.substr(0, dot) != setting.key.substr(0, dot) ||
+        part.settings.has(near) || part.settings.has_section(near + ".")) {
+      continue;
+    }
+    out.push_back({error, "unknown_option", setting.place,
+                   fmt::format("{} is a key that no recipe of NeMo AutoModel has", setting.key),
+                   fmt::format("did you mean {}?", near),
+                   "qplan: planner/frameworks/options/automodel.tsv, the keys of its recipes",
+                   certain_key(setting.key, list) == near ? with_key(scene, part, setting, near)
+                                                          : Correction{}});
   }
 }
 
@@ -216,11 +351,21 @@ void check_finetuning(const Scene& scene, Findings& out) {
     const Case c{scene, part};
     for (const FineTuningTrap& trap : traps) {
       if (!part.settings.has(trap.at) || !trap.springs(c)) continue;
-      out.push_back({trap.severity, std::string(trap.rule), part.settings.find(trap.at)->place,
-                     std::string(trap.message), std::string(trap.instead),
-                     std::string(trap.source)});
+      out.push_back(
+          {trap.severity, std::string(trap.rule), part.settings.find(trap.at)->place,
+           std::string(trap.message), std::string(trap.instead), std::string(trap.source),
+           trap.rule == "refused_value" ? meant_choice(scene, part, trap.at) : Correction{}});
     }
-    if (part.dialect == kNemo) check_blocks(part, out);
+    check_words_of_keys(scene, part, out);
+    if (part.dialect == Dialect::axolotl) {
+      check_lists(part, out);
+      check_fields_of_datasets(part, out);
+      check_blocks_of_axolotl(scene, part, out);
+    }
+    if (part.dialect == kNemo) {
+      check_blocks(scene, part, out);
+      check_keys_of_nemo(scene, part, out);
+    }
     if (part.dialect == kNemo) continue;
     if (part.dialect == kTrl) {
       check_length(c, "--max_length", out);

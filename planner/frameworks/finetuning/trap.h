@@ -59,6 +59,10 @@ std::span<const FineTuningTrap> swift_megatron_traps();  // of `megatron sft`
 std::span<const FineTuningTrap> trl_traps();
 std::span<const FineTuningTrap> automodel_traps();
 
+// Words that keys of NeMo AutoModel's take.
+void check_words_of_keys(const Scene& scene, const ConfigPart& part, Findings& out);
+// Of a key whose word was refused: the word of transformers' that was plainly meant.
+Correction meant_choice(const Scene& scene, const ConfigPart& part, std::string_view key);
 // Words that TRL looks up, and its lists that go together.
 void check_words_of_trl(const Scene& scene, Findings& out);
 

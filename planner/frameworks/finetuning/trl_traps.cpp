@@ -27,6 +27,10 @@ constexpr auto kTrlTraps = std::to_array<Trap>({
      },
      "padding_free without packing does not cut samples to max_length, whose default is 1024",
      "--packing true", kTrlSft},
+    {"options_exclude", error, "--fp16",
+     [](const Case& c) { return c.on("--fp16") && c.on("--bf16"); },
+     "--fp16 and --bf16 exclude each other", "keep one of them",
+     "transformers 5.23.0, src/transformers/training_args.py (__post_init__)"},
     {"packing_attention", warning, "--packing",
      [](const Case& c) {
        const std::string kernels = c.word("--attn_implementation");
@@ -52,7 +56,8 @@ constexpr auto kTrlTraps = std::to_array<Trap>({
        const std::string way = c.word("--packing_strategy");
        return !way.empty() && way.find('$') == std::string::npos && way != "bfd" &&
               way != "bfd_split" && way != "wrapped" &&
-              way != "bfd-requeue";  // of older releases, and taken
+              way != "bfd-requeue" &&                    // of older releases, and taken
+              (way != "ffd" || c.part.script == "trl");  // bfd's name in 0.18
      },
      "--packing_strategy must be one of bfd, bfd_split, wrapped", "",
      "TRL f2cd5771, trl/trainer/sft_config.py:238"},

@@ -27,6 +27,10 @@ struct WordsOfTrl {
   std::string_view source;
 };
 
+// Of the command a trap of its own (trl_traps.cpp).
+constexpr WordsOfTrl kPackingOfTrl{"--packing_strategy", "", "bfd,bfd_split,wrapped,bfd-requeue",
+                                   "trl/trainer/sft_config.py:238"};
+
 constexpr auto kWordsOfTrl = std::to_array<WordsOfTrl>({
     {"--vllm_mode", "", "colocate,server", "trl/generation/vllm_generation.py:372"},
     {"--loss_type", "grpo", "grpo,bnpo,dr_grpo,dapo,cispo,sapo,luspo,vespo",
@@ -39,6 +43,8 @@ constexpr auto kWordsOfTrl = std::to_array<WordsOfTrl>({
     {"--loss_type", "kto", "kto,apo_zero_unpaired", "trl/trainer/kto_trainer.py:1561"},
     {"--scale_rewards", "", "group,batch,none,true,false", "trl/trainer/grpo_trainer.py:2702"},
     {"--dtype", "", "auto,bfloat16,float16,float32", "trl/trainer/utils.py:1147"},
+    {"--torch_dtype", "", "auto,bfloat16,float16,float32", "trl/trainer/utils.py:1147"},
+    {"--bnb_4bit_quant_type", "", "nf4,fp4", "trl/trainer/model_config.py:150"},
     {"--importance_sampling_level", "", "token,sequence", "trl/trainer/grpo_trainer.py:891"},
 });
 
@@ -80,7 +86,7 @@ void check_word(const Scene& scene, const ConfigPart& part, const WordsOfTrl& ro
     const std::string meant = certain_choice(written, real);
     const bool slip = !meant.empty() || is_near_word(word, real);
     // What is no slip a later release may have, or a program of one's own.
-    if (!slip && part.script != "trl") continue;
+    if (!slip && part.script != "trl" && part.dialect != Dialect::trainer) continue;
     const bool one = !said->value.is_array();
     out.push_back(
         {slip ? error : warning, "refused_value", said->place,
@@ -126,8 +132,8 @@ void check_words_of_trl(const Scene& scene, Findings& out) {
     if (part.derived) continue;
     const bool trl = part.dialect == Dialect::trl;
     // GRPOConfig(...) of a program is read as a Trainer's arguments.
-    const bool keywords =
-        part.dialect == Dialect::trainer && part.settings.has("--num_generations");
+    const bool keywords = part.dialect == Dialect::trainer && part.settings.has("verb");
+    if (keywords) check_word(scene, part, kPackingOfTrl, out);
     if (trl || keywords) {
       for (const WordsOfTrl& row : kWordsOfTrl) check_word(scene, part, row, out);
     }

@@ -105,6 +105,59 @@ void check_schedule(const BridgeProgram& program, Findings& out) {
   }
 }
 
+// More experts for a token than there are, and a batch that grows by what does not lead to its end.
+void check_counts(const Scene& scene, const BridgeProgram& program, Findings& out) {
+  const PythonArgument* const chosen = number_set(program, "model.moe_router_topk");
+  const PythonArgument* const said = number_set(program, "model.num_moe_experts");
+  const auto& moe = scene.question.model.moe;
+  const double experts = said != nullptr ? said->value.get<double>()
+                         : moe           ? static_cast<double>(moe->num_experts)
+                                         : 0;
+  if (chosen != nullptr && experts > 0 && chosen->value.get<double>() > experts) {
+    out.push_back(
+        {Severity::error,
+         "option_needs",
+         chosen->place,
+         fmt::format("model.moe_router_topk {} is more than the {} experts that there are",
+                     chosen->text, experts),
+         fmt::format("at most {}", experts),
+         "Megatron-LM d98e8a64, megatron/core/transformer/moe/moe_utils.py (torch.topk)",
+         {}});
+  }
+  const PythonArgument* const end = number_set(program, "train.global_batch_size");
+  for (const PythonAssignment& field : program.fields) {
+    if (field.target == "train.step_batch_size_schedule" && field.value.resolved &&
+        !field.value.value.is_null()) {
+      out.push_back(
+          {Severity::warning,
+           "idle_option",
+           field.value.place,
+           "train.step_batch_size_schedule is Megatron-LM's, and Megatron-Bridge does not "
+           "hand it on: batches stay as global_batch_size says",
+           "train.rampup_batch_size",
+           "Megatron-Bridge 067f987d, src/megatron/bridge/training/initialize.py:115",
+           {}});
+    }
+    const Json& steps = field.value.value;
+    const bool numbers = field.target == "train.rampup_batch_size" && field.value.resolved &&
+                         steps.is_array() && steps.size() == 3 && steps[0].is_number_integer() &&
+                         steps[1].is_number_integer();
+    if (!numbers || end == nullptr || !end->value.is_number_integer()) continue;
+    const auto start = steps[0].get<std::int64_t>(), by = steps[1].get<std::int64_t>();
+    const std::int64_t rest = end->value.get<std::int64_t>() - start;
+    if (by > 0 && rest >= 0 && rest % by == 0) continue;
+    out.push_back({Severity::error,
+                   "option_needs",
+                   field.value.place,
+                   fmt::format("train.rampup_batch_size goes from {} by {}, and never meets "
+                               "global_batch_size {}",
+                               start, by, end->text),
+                   "an increment that divides the difference",
+                   "Megatron-LM d98e8a64, megatron/core/num_microbatches_calculator.py",
+                   {}});
+  }
+}
+
 }  // namespace
 
 void check_bridge_program(const Scene& scene, Findings& out) {
@@ -113,7 +166,9 @@ void check_bridge_program(const Scene& scene, Findings& out) {
   check_lengths(part->settings, out);
   for (const PythonText& text : scene.files.python) {
     check_arguments(text, out);
-    check_schedule(bridge_program(text), out);
+    const BridgeProgram program = bridge_program(text);
+    check_schedule(program, out);
+    check_counts(scene, program, out);
   }
 }
 

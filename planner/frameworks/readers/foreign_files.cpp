@@ -89,7 +89,19 @@ bool is_job_of_nemo(const Settings& yaml) {
 
 }  // namespace
 
+bool is_of_gpt_neox(const Settings& keys) {
+  // Each is spelled with either sign (megatron/neox_arguments).
+  const auto has_key = [&](std::string_view name) {
+    std::string other(name);
+    std::replace(other.begin(), other.end(), '-', '_');
+    return keys.has(name) || keys.has(other);
+  };
+  return (has_key("pipe-parallel-size") || has_key("model-parallel-size")) &&
+         (has_key("num-layers") || has_key("hidden-size"));
+}
+
 std::string_view other_tool_of(const Settings& yaml) {
+  if (is_of_gpt_neox(yaml)) return "GPT-NeoX";
   if (yaml.has("dist_config") || yaml.has("train_dataset") || yaml.has_section("dist_config.")) {
     return "LLaMA-Factory's second version";
   }

@@ -11,6 +11,7 @@
 #include "planner/frameworks/emit_mark.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_program.h"
+#include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/alike_paths.h"
 #include "planner/frameworks/readers/commands.h"
 #include "planner/frameworks/readers/dashes.h"
@@ -18,8 +19,10 @@
 #include "planner/frameworks/readers/hostfile.h"
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/layers.h"
+#include "planner/frameworks/readers/meant_blocks.h"
 #include "planner/frameworks/readers/misspelt_variables.h"
 #include "planner/frameworks/readers/own_script.h"
+#include "planner/frameworks/readers/python_dicts.h"
 #include "planner/frameworks/readers/python_functions.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/remarks.h"
@@ -157,8 +160,13 @@ class JobReader {
     if (Settings own = own_script_settings(text, file); !own.empty()) {
       job_.add(Dialect::own_script, std::move(own), whole);
     }
-    if (Settings trainer = training_arguments(text); !trainer.empty()) {
+    if (Settings trainer = training_arguments(text, file); !trainer.empty()) {
       job_.add(Dialect::trainer, std::move(trainer), whole);
+    }
+    if (Settings deepspeed = deepspeed_dictionary(text, file.text, file.name); !deepspeed.empty()) {
+      auto meant = mend_block_names(deepspeed, known_options("deepspeed"), file.text);
+      job_.add(Dialect::ds_config, std::move(deepspeed), whole);
+      job_.parts.back().meant_blocks = std::move(meant);
     }
     job_.python.push_back(std::move(text));
   }

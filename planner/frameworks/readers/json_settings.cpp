@@ -59,10 +59,14 @@ class JsonTextReader {
       }
       return;
     }
+    // A comma stands where it is found, and that may be lines above what is read now.
+    const auto below = std::count(text_.begin() + static_cast<std::ptrdiff_t>(span.begin),
+                                  text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n');
+    const int line_of_span = at_ > span.begin ? line() - static_cast<int>(below) : line();
     result_.findings.push_back(
         {Severity::warning,
          std::string(rule),
-         {name_, line()},
+         {name_, line_of_span},
          std::string(message),
          "take them out: strict JSON is read everywhere",
          "DeepSpeed edaa7221, deepspeed/runtime/config.py:699 (reads by hjson)",

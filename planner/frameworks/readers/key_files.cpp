@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "planner/frameworks/readers/meant_blocks.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/rl/rl.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -71,9 +73,15 @@ void add_trl_keys(const Settings& keys, const Place& place, GatheredJob& job) {
   for (const Setting& setting : keys) {
     const std::string block = setting.key.substr(0, setting.key.find('.'));
     const std::string name = "--" + block;
+    const std::array<const OptionList*, 2> lists{&known_options("trl"), &known_options("trainer")};
+    const bool slip = block != setting.key && lists[0]->find(name) == nullptr &&
+                      lists[1]->find(name) == nullptr && !certain_name(name, lists).empty();
     const bool dashed = block != setting.key && block.find('-') != std::string::npos;
-    if (!dashed || arguments.has(name)) continue;
-    arguments.add({name, Json::object(), setting.place, {}, {}, true, {}, Syntax::yaml});
+    if ((!dashed && !slip) || arguments.has(name)) continue;
+    // Its name stands in the line above its first key, mostly.
+    Place above = setting.place;
+    if (slip && above.line > 1) --above.line;
+    arguments.add({name, Json::object(), above, {}, {}, true, {}, Syntax::yaml});
   }
   if (const std::string verb = trl_verb_of(keys); !verb.empty()) {
     arguments.add({"verb", verb, place});
@@ -153,6 +161,12 @@ void read_json(const std::string& text, const std::string& name, int first_line,
     return job.unknown({name, 0}, "ms-swift wrote this of a run that it started: no job reads it",
                        "give the script or the YAML that started it");
   }
+  if (is_of_gpt_neox(read.settings)) {
+    return job.unknown(
+        {name, 0}, "this is a configuration of GPT-NeoX, which is not read here",
+        "give the ds_config.json that it names, or ask `qplan predict` with the same "
+        "degrees");
+  }
   if (is_ms_swift(read.settings)) return add_swift_keys(read.settings, {name, 0}, job);
   // accelerate's own file may be JSON, too, with the keys that its yaml has.
   if (read.settings.has("distributed_type") && is_accelerate(read.settings)) {
@@ -187,6 +201,18 @@ void read_json(const std::string& text, const std::string& name, int first_line,
   }
 }
 
+// "${LEARNING_RATE}", that a shell or another tool fills in before anybody reads the file.
+Settings with_open_templates(const Settings& settings) {
+  Settings open;
+  for (Setting setting : settings) {
+    if (setting.value.is_string() && text_of(setting.value).find("${") != std::string::npos) {
+      setting.resolved = false;
+    }
+    open.add(std::move(setting));
+  }
+  return open;
+}
+
 void read_yaml(const ConfigText& file, GatheredJob& job) {
   Settings settings = read_yaml_settings(file.text, file.name).settings;
   const Place whole{file.name, 0};
@@ -204,8 +230,10 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
         "degrees");
   }
   if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole, job);
-  if (is_axolotl(settings)) return job.add(Dialect::axolotl, std::move(settings), whole);
-  if (is_trl(settings)) return add_trl_keys(settings, whole, job);
+  if (is_axolotl(settings)) {
+    return job.add(Dialect::axolotl, with_open_templates(settings), whole);
+  }
+  if (is_trl(settings)) return add_trl_keys(with_open_templates(settings), whole, job);
   if (is_automodel(settings)) return job.add(Dialect::automodel, std::move(settings), whole);
   if (is_automodel_of_others(settings)) {
     return job.unknown(

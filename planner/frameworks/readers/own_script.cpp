@@ -484,10 +484,22 @@ bool is_one_unit(const Settings& own_script) {
          !own_script.has("wraps_by_hand");
 }
 
-Settings training_arguments(const PythonText& text) {
+Settings training_arguments(const PythonText& text, const ConfigText& file) {
   Settings arguments;
+  // Experiments of TRL's have classes of the same names, with words of their own.
+  const bool experiments = file.text.find("trl.experimental") != std::string::npos;
   for (const PythonCall& call : text.calls) {
     if (!OwnScript::is_training_arguments(call)) continue;
+    // TRL's class says what it trains by.
+    constexpr std::array<std::array<std::string_view, 2>, 6> kVerbs{{{"SFTConfig", "sft"},
+                                                                     {"GRPOConfig", "grpo"},
+                                                                     {"RLOOConfig", "rloo"},
+                                                                     {"DPOConfig", "dpo"},
+                                                                     {"KTOConfig", "kto"},
+                                                                     {"RewardConfig", "reward"}}};
+    for (const auto& [name, verb] : kVerbs) {
+      if (callee_of(call) == name && !experiments) arguments.add({"verb", verb, call.place});
+    }
     for (const PythonArgument& a : call.arguments) {
       if (a.name.empty() || (a.resolved && a.value.is_null())) continue;
       arguments.add(setting_of("--" + a.name, a));

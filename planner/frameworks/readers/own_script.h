@@ -41,6 +41,6 @@ bool is_one_unit(const Settings& own_script);
 
 // Keywords of TrainingArguments(...) and its kind (SFTConfig, ...), as the arguments of a Trainer's
 // script: "--gradient_checkpointing".
-Settings training_arguments(const PythonText& text);
+Settings training_arguments(const PythonText& text, const ConfigText& file);
 
 }  // namespace qplan

@@ -114,6 +114,25 @@ class Scanner {
     add(Kind::name, std::string(text_.substr(from, at_ - from)), line_, from);
   }
 
+  // "0.3x"; "1if", which Python still reads, is none.
+  void check_number(std::string_view written) {
+    if (written.size() > 1 && written.front() == '0' && is_letter(written[1])) return;
+    constexpr std::string_view kDigits = "0123456789_.";
+    constexpr std::array<std::string_view, 6> kBehind{"if", "or", "and", "in", "is", "else"};
+    std::size_t end = std::min(written.find_first_not_of(kDigits), written.size());
+    std::string_view rest = written.substr(end);
+    const bool exponent = rest.size() > 1 && (rest.front() == 'e' || rest.front() == 'E') &&
+                          (is_digit(rest[1]) || rest[1] == '+' || rest[1] == '-');
+    if (exponent) {
+      end = std::min(rest.find_first_not_of(kDigits, 2), rest.size());
+      rest.remove_prefix(end);
+    }
+    if (rest.empty() || !is_letter(rest.front()) || rest == "j" || rest == "J") return;
+    const auto begins = [&](std::string_view word) { return rest.starts_with(word); };
+    if (std::any_of(kBehind.begin(), kBehind.end(), begins)) return;
+    fail(line_, fmt::format("{} is no number", written));
+  }
+
   void number() {
     const std::size_t from = at_;
     for (;;) {
@@ -123,6 +142,7 @@ class Scanner {
       if (!begins_name(c) && !is_digit(c) && c != '.' && !exponent) break;
       ++at_;
     }
+    check_number(text_.substr(from, at_ - from));
     add(Kind::number, std::string(text_.substr(from, at_ - from)), line_, from);
   }
 

@@ -97,6 +97,9 @@ bool is_automodel_of_others(const Settings& yaml);
 // Whose file a YAML is that no reader here reads: "NeMo or verl"; empty: not known.
 std::string_view other_tool_of(const Settings& yaml);
 
+// Whether keys are GPT-NeoX's, whose files may be JSON, too.
+bool is_of_gpt_neox(const Settings& keys);
+
 // accelerate's yaml: that it is, and that it starts DeepSpeed.
 bool is_accelerate(const Settings& yaml);
 bool is_accelerate_deepspeed(const Settings& yaml);

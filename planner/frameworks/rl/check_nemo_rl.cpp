@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 
 #include "planner/frameworks/rl/nemo_rl_keys.h"
@@ -76,15 +77,27 @@ class NemoCheck {
         "qplan: keys of NeMo-RL's own configurations (planner/frameworks/options/nemo_rl.tsv)";
     const OptionList& list = known_options("nemo_rl");
     for (const SectionSlip& slip : slipped_sections(part_.settings, list)) {
-      find(error, "unknown_option", slip.first->place,
+      Correction fix = fix_of_section(slip, list);
+      // The line of its name, where it is known.
+      const Place place = fix.empty() || slip.first->syntax == Syntax::words
+                              ? slip.first->place
+                              : Place{fix.front().file,
+                                      line_of(scene_.text_of(fix.front().file), fix.front().begin)};
+      find(error, "unknown_option", place,
            fmt::format("{}: NeMo-RL 7ea279ab has no section of that name, and nobody reads what "
                        "stands in it",
                        slip.written),
-           fmt::format("did you mean {}?", slip.real), kKeys, fix_of_section(slip, list));
+           fmt::format("did you mean {}?", slip.real), kKeys, std::move(fix));
     }
     for (const Setting& setting : part_.settings) {
-      const std::string near = slip_of_key(setting.key, list);
+      std::string near = slip_of_key(setting.key, list);
       const std::size_t dot = setting.key.rfind('.');
+      const std::array<const OptionList*, 1> lists{&list};
+      // One that is cut short ("gpu_mem_utilization").
+      const bool known = list.find(setting.key) != nullptr || in_open_section(list, setting.key);
+      if (near.empty() && !known && dot != std::string::npos) {
+        near = certain_name(setting.key, lists);
+      }
       if (near.empty() || dot == std::string::npos || near.rfind('.') != dot ||
           near.substr(0, dot) != setting.key.substr(0, dot)) {
         continue;
@@ -94,11 +107,15 @@ class NemoCheck {
         return other.key == near && other.place.file == setting.place.file;
       };
       if (std::any_of(part_.settings.begin(), part_.settings.end(), says_near)) continue;
-      find(warning, "unknown_option", setting.place,
-           fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has", setting.key),
-           fmt::format("did you mean {}?", near), kKeys,
-           certain_key(setting.key, list) == near ? with_key(scene_, part_, setting, near)
-                                                  : Correction{});
+      find(
+          error, "unknown_option", setting.place,
+          fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has, and nobody reads "
+                      "it",
+                      setting.key),
+          fmt::format("did you mean {}?", near), kKeys,
+          certain_key(setting.key, list) == near || certain_name(setting.key, lists) == near
+              ? with_key(scene_, part_, setting, near)
+              : Correction{});
     }
     check_omega_values(scene_, part_, list, true, "NeMo-RL 7ea279ab",
                        "qplan: planner/frameworks/options/nemo_rl.tsv, the types of NeMo-RL "

@@ -178,15 +178,13 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
     if (name == "MixedPrecision") {
       const PythonArgument* const reduce = call.find("reduce_dtype");
       if (reduce != nullptr && contains(reduce->text, "bfloat16")) {
-        // The name alone: torch may have another one in the file.
-        const std::size_t at = reduce->span.begin + reduce->text.find("bfloat16");
-        out.push_back({warning,
-                       "reduce_dtype",
-                       reduce->place,
+        Correction fix;
+        fix.why_not = "it is slower by the bytes that it adds, and bf16 may be meant";
+        out.push_back({warning, "reduce_dtype", reduce->place,
                        "gradients are summed over all ranks in bf16, which loses small ones",
                        "reduce_dtype=torch.float32",
                        "torchtitan b5bcd76c, torchtitan/config/configs.py:102 (float32 alone)",
-                       {{reduce->place.file, at, at + 8, "float32"}}});
+                       std::move(fix)});
       }
     }
     if (name == "partial" && !call.arguments.empty() &&
@@ -476,7 +474,7 @@ void check_torch(const Scene& scene, Findings& out) {
   }
   check_own_script(scene, out);
   // Files that start nothing are not judged as a job.
-  if (framework_of(scene.files)) {
+  if (framework_of(scene.files) || scene.files.find(Dialect::trainer) != nullptr) {
     check_adapters(scene, out);
     check_training(scene, out);
   }

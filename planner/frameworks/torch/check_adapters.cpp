@@ -84,16 +84,33 @@ std::string slipped_layer(const std::string& target) {
   return meant;
 }
 
+// The same of words that are written out ("query_proj").
+std::string meant_layer(const std::string& target) {
+  constexpr auto kWritten = std::to_array<std::array<std::string_view, 2>>(
+      {{"query_proj", "q_proj"}, {"key_proj", "k_proj"}, {"value_proj", "v_proj"}});
+  for (const auto& [written, real] : kWritten) {
+    if (target == written) return std::string(real);
+  }
+  return slipped_layer(target);
+}
+
 // One of several that is written wrong: PEFT adapts the others, and says nothing.
 void check_slips(const Scene& scene, const Setting& targets, const std::vector<std::string>& names,
                  Findings& out) {
   for (const std::string& name : names) {
-    const std::string meant = slipped_layer(name);
+    const std::string meant = meant_layer(name);
     if (meant.empty() || std::find(names.begin(), names.end(), meant) != names.end()) continue;
+    // Of a list over lines, the item's.
+    const std::string& text = scene.text_of(targets.place.file);
+    Place place = targets.place;
+    if (targets.text.end > targets.text.begin && targets.text.end <= text.size()) {
+      const std::size_t at = text.find(name, targets.text.begin);
+      if (at < targets.text.end) place.line = line_of(text, at);
+    }
     out.push_back(
         {warning,
          "unknown_target",
-         targets.place,
+         place,
          fmt::format("{} has no module named {}: PEFT adapts the others, and says nothing",
                      scene.question.model.name, shown(name)),
          fmt::format("did you mean {}?", meant),

@@ -6,6 +6,8 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/error.h"
@@ -136,6 +138,29 @@ void check_cpu(const Machines& m, const ConfigPart& part, Findings& out) {
        {}});
 }
 
+// A section that a job of this type does not read.
+void check_other_section(const ConfigPart& part, Findings& out) {
+  const std::string type = distributed_type_of(part.settings).meant;
+  for (const auto& [section, reader] :
+       {std::pair{"fsdp_config.", "FSDP"}, {"deepspeed_config.", "DEEPSPEED"}}) {
+    const bool other = (type == "FSDP" || type == "DEEPSPEED") && type != reader;
+    if (!other || !part.settings.has_section(section)) continue;
+    const auto first =
+        std::find_if(part.settings.begin(), part.settings.end(),
+                     [&, name = section](const Setting& s) { return s.key.starts_with(name); });
+    out.push_back(
+        {warning,
+         "idle_section",
+         first->place,
+         fmt::format("{} means nothing to distributed_type {}",
+                     std::string_view(section).substr(0, std::string_view(section).size() - 1),
+                     type),
+         fmt::format("leave it out, or distributed_type: {}", reader),
+         "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1218",
+         {}});
+  }
+}
+
 // int() of what PyYAML has read: 1e8 is a text to it, and 1.0e+8 becomes "100000000.0".
 void check_smallest_unit(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
@@ -162,14 +187,31 @@ void check_smallest_unit(const Scene& scene, const ConfigPart& part, Findings& o
                  std::move(fix)});
 }
 
+// num_processes counts all machines. Of FSDP's and DDP's yaml it is compared where their degrees
+// are.
+void check_world(const Scene& scene, const Machines& m, const ConfigPart& part, Findings& out) {
+  const Setting* const said = m.said("num_processes");
+  const auto processes = m.number("num_processes");
+  const std::int64_t gpus = scene.question.limits.gpus;
+  if (!has_names_alone(part) || !processes || gpus <= 0 || *processes == gpus) return;
+  out.push_back({error, "launched_world", said->place,
+                 fmt::format("num_processes counts the GPUs of all nodes: {}, not the job's {}",
+                             *processes, gpus),
+                 fmt::format("num_processes: {}", gpus),
+                 "accelerate 16cb6eb8, src/accelerate/commands/config/config_args.py:180",
+                 with_value(scene, *said, fmt::format("{}", gpus))});
+}
+
 }  // namespace
 
 void check_machines(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Machines machines(scene, part);
   check_shares(machines, out);
+  check_world(scene, machines, part, out);
   check_ids(machines, out);
   check_address(machines, part, out);
   check_cpu(machines, part, out);
+  check_other_section(part, out);
   check_smallest_unit(scene, part, out);
 }
 

@@ -15,7 +15,7 @@
 #include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/python_settings.h"
-#include "planner/frameworks/readers/python_syntax.h"
+#include "planner/frameworks/torch/library_calls.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/torch/torch_calls.h"
 #include "planner/frameworks/torch/trainer_words.h"
@@ -254,9 +254,10 @@ void check_fsdp_file(const Scene& scene, const ConfigPart& part, Findings& out) 
   if (first == nullptr || !accelerate_of_trainer(part.settings).empty()) return;
   const Setting* const fsdp = part.settings.find("--fsdp");
   if (fsdp != nullptr && !fsdp->resolved) return;
+  const Setting* const file = part.settings.find("--fsdp_config");
   out.push_back({warning,
                  "option_needs",
-                 part.settings.find("--fsdp_config")->place,
+                 file != nullptr ? file->place : first->place,
                  "--fsdp_config means nothing where --fsdp is off: every GPU holds all states",
                  "--fsdp \"full_shard auto_wrap\"",
                  std::string(kFields),
@@ -272,61 +273,9 @@ void check_arguments(const Scene& scene, const ConfigPart& part, Findings& out) 
 
 // ---- calls of a program ----
 
-// Whether the program has the class from transformers, and none of its own by that name.
-bool is_of_transformers(const std::string& text, const std::string& name) {
-  if (has_text(text, "class " + name)) return false;
-  for (const PythonImport& import : python_imports(text)) {
-    const bool here =
-        std::find(import.names.begin(), import.names.end(), name) != import.names.end();
-    if (here) return import.module.starts_with("transformers");
-  }
-  return has_text(text, "transformers." + name);
-}
-
 bool is_open(const PythonCall& call) {
   return std::any_of(call.arguments.begin(), call.arguments.end(),
                      [](const PythonArgument& a) { return a.text.starts_with('*'); });
-}
-
-// A keyword that the class has not, and text where it compares numbers. What is a slip of a field
-// was said already.
-void check_keywords(const PythonCall& call, const Findings& before, Findings& out) {
-  const OptionList& fields = known_options("trainer");
-  for (const PythonArgument& a : call.arguments) {
-    if (a.name.empty()) continue;
-    const KnownOption* const field = fields.find("--" + a.name);
-    const bool said = std::any_of(before.begin(), before.end(), [&](const Finding& f) {
-      return f.rule == "unknown_option" && f.place.file == a.place.file &&
-             f.place.line == a.place.line && f.message.starts_with(a.name + ":");
-    });
-    if (field == nullptr && !said) {
-      out.push_back(
-          {error,
-           "unknown_option",
-           a.place,
-           fmt::format("{}: TrainingArguments has no such field, and Python stops", shown(a.name)),
-           "leave it out",
-           "transformers 5.23.0, src/transformers/training_args.py",
-           {}});
-    }
-    const bool number = field != nullptr && (field->type == "int" || field->type == "float");
-    if (!number || !a.resolved || !a.value.is_string()) continue;
-    try {
-      const std::string text = a.value.get<std::string>();
-      static_cast<void>(number_of(Json(text)));
-      out.push_back({error,
-                     "bad_value",
-                     a.place,
-                     fmt::format("{} is the text \"{}\": TrainingArguments makes no number of it, "
-                                 "and what compares it with one stops",
-                                 a.name, text),
-                     fmt::format("{}={}", a.name, text),
-                     "transformers 5.23.0, src/transformers/training_args.py (a dataclass)",
-                     {{a.place.file, a.span.begin, a.span.end, text}}});
-    } catch (const Error&) {
-      continue;  // no number: said as a refused value
-    }
-  }
 }
 
 // fsdp_config={"transformer_layer_cls_to_wrap": ["..."], "activation_checkpointing": True}
@@ -371,7 +320,7 @@ void check_evaluation(const PythonText& text, const PythonCall& call, const std:
     if (callee.ends_with("Trainer") && !first) return;  // of several any may be given the data
     if (first) trainer = &other;
   }
-  if (trainer == nullptr || !is_of_transformers(program, "Trainer")) return;
+  if (trainer == nullptr || !is_taken_from(program, "Trainer", "transformers")) return;
   const bool plain = std::all_of(trainer->arguments.begin(), trainer->arguments.end(),
                                  [](const PythonArgument& a) { return !a.name.empty(); });
   if (!plain || trainer->find("eval_dataset") != nullptr) return;
@@ -398,15 +347,17 @@ void check_training(const Scene& scene, Findings& out) {
   }
   check_trainer_words(scene, out);
   check_torch_calls(scene, out);
+  check_library_calls(scene, out);
   for (const PythonText& text : scene.files.python) {
     for (const PythonCall& call : text.calls) {
-      if (callee_of(call) != "TrainingArguments" || is_open(call)) continue;
+      if (is_open(call)) continue;
       const std::string& program = scene.text_of(call.place.file);
-      if (!is_of_transformers(program, "TrainingArguments")) continue;
+      const std::string_view library = library_of_arguments(program, call);
+      if (library.empty()) continue;
       Findings more;
-      check_keywords(call, out, more);
+      check_keywords(call, library, out, more);
       check_fsdp_keyword(scene, call, more);
-      check_evaluation(text, call, program, more);
+      if (library == "transformers") check_evaluation(text, call, program, more);
       out.insert(out.end(), more.begin(), more.end());
     }
   }

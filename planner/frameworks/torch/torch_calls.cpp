@@ -42,7 +42,7 @@ constexpr auto kTorchCallees = std::to_array<TorchCallee>({
      "mixed_precision ignored_modules param_init_fn device_id sync_module_states forward_prefetch "
      "limit_all_gathers use_orig_params ignored_states device_mesh",
      "torch/distributed/fsdp/fully_sharded_data_parallel.py",
-     "mp_policy:mixed_precision offload_policy:cpu_offload mesh:device_mesh "
+     "device:device_id mp_policy:mixed_precision offload_policy:cpu_offload mesh:device_mesh "
      "reshard_after_forward:sharding_strategy wrap_policy:auto_wrap_policy"},
     {"fully_shard",
      "module mesh reshard_after_forward shard_placement_fn mp_policy offload_policy ignored_params",
@@ -155,13 +155,20 @@ void check_keywords_of_torch(const PythonCall& call, const TorchCallee& known, F
     }
     // A later release may have one that is no slip and nobody's word for another.
     if (meant.empty()) continue;
-    out.push_back({error,
-                   "unknown_option",
-                   a.place,
+    // Another class's word for it may want another value.
+    const bool same = is_slip(a.name, meant) || meant == "lr" || meant == "eps" ||
+                      meant == "weight_decay" || meant == "mesh" || meant == "device_mesh" ||
+                      meant == "mesh_dim_names" || meant == "auto_wrap_policy" ||
+                      meant == "device_id";
+    Correction fix;
+    if (same && call.find(meant) == nullptr) {
+      fix = Correction{{a.place.file, a.name_span.begin, a.name_span.end, meant}};
+      fix.renames = true;
+    }
+    out.push_back({error, "unknown_option", a.place,
                    fmt::format("{} takes no {}, and Python stops", known.name, shown(a.name)),
                    fmt::format("did you mean {}?", meant),
-                   fmt::format("PyTorch 2.11, {}", known.source),
-                   {}});
+                   fmt::format("PyTorch 2.11, {}", known.source), std::move(fix)});
   }
 }
 
@@ -183,6 +190,14 @@ constexpr auto kTyped = std::to_array<Typed>({
     {"FullyShardedDataParallel", "sharding_strategy", "ShardingStrategy",
      "sharding_strategy=ShardingStrategy.FULL_SHARD", error, "torch stops",
      "torch/distributed/fsdp/_init_utils.py"},
+    {"MixedPrecisionPolicy", "param_dtype", "torch.dtype", "param_dtype=torch.bfloat16", error,
+     "torch stops", "torch/distributed/fsdp/_fully_shard/_fsdp_param.py"},
+    {"MixedPrecisionPolicy", "reduce_dtype", "torch.dtype", "reduce_dtype=torch.float32", error,
+     "torch stops", "torch/distributed/fsdp/_fully_shard/_fsdp_param.py"},
+    {"MixedPrecision", "param_dtype", "torch.dtype", "param_dtype=torch.bfloat16", error,
+     "torch stops", "torch/distributed/fsdp/_flat_param.py"},
+    {"MixedPrecision", "reduce_dtype", "torch.dtype", "reduce_dtype=torch.float32", error,
+     "torch stops", "torch/distributed/fsdp/_flat_param.py"},
     {"fully_shard", "mp_policy", "MixedPrecisionPolicy",
      "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)", error, "torch stops",
      "torch/distributed/fsdp/_fully_shard/_fsdp_param.py"},
