@@ -53,8 +53,20 @@ bool is_told_of_accelerate(const Scene& scene, const Launch& launch) {
          });
 }
 
+// verl's and NeMo-RL's program is one process, which asks Ray for workers: whatever starts it, its
+// processes are none of the job's.
+bool starts_by_ray(const Scene& scene, const Launch& launch) {
+  if (launch.starts_shell) return false;
+  return std::any_of(scene.files.parts.begin(), scene.files.parts.end(), [&](const auto& part) {
+    const bool step = part.dialect == Dialect::verl || part.dialect == Dialect::nemo_rl;
+    return step && !part.script.empty() && part.script == launch.script &&
+           part.script.find("sft") == std::string::npos;
+  });
+}
+
 void check_world(const Scene& scene, const Launch& launch, Findings& out) {
   const std::int64_t gpus = scene.question.limits.gpus;
+  if (starts_by_ray(scene, launch)) return;
   if (!launch.world() || gpus == 0 || is_counted_inside(scene.files.launches, launch) ||
       is_told_of_accelerate(scene, launch)) {
     return;

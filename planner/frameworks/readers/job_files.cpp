@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <set>
 #include <span>
 
@@ -236,7 +237,12 @@ class JobReader {
       const std::size_t start = written.text.find_first_not_of(" \t\r\n");
       if (start == std::string::npos || written.text[start] != '{' || !written.resolved) continue;
       const std::size_t settings = job_.parts.size(), findings = job_.findings.size();
-      read_json(written.text, written.place.file, written.place.line, job_);
+      try {
+        read_json(written.text, written.place.file, written.place.line, job_);
+      } catch (const Error& error) {
+        add_unreadable(written, error.what());
+        continue;
+      }
       place_in(written.span, settings, findings);
     }
     const std::size_t installs = job_.installs.size();
@@ -264,6 +270,26 @@ class JobReader {
                    "give a launch script, an argument list, ds_config.json, accelerate's yaml or a "
                    "torchtitan function");
     }
+  }
+
+  // "run.sh:12: this is not JSON: ...", of a file that the script writes.
+  void add_unreadable(const ShellFile& written, const std::string& why) {
+    Place place = written.place;
+    std::string message = why;
+    const std::string name = place.file + ":";
+    if (message.starts_with(name)) {
+      message.erase(0, name.size());
+      const int line = std::atoi(message.c_str());
+      if (line > 0) place.line = line;
+      message.erase(0, std::min(message.find(' ') + 1, message.size()));
+    }
+    job_.findings.push_back({Severity::error,
+                             "unreadable_json",
+                             std::move(place),
+                             fmt::format("{}: {}", shown(base_name(written.name)), message),
+                             "what reads it stops",
+                             "RFC 8259, Python 3, Lib/json/decoder.py",
+                             {}});
   }
 
   // Of a here-document: what was read of it last stands in `span` of the script.
