@@ -13,6 +13,7 @@
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/readers/alike_paths.h"
+#include "planner/frameworks/readers/batch_options.h"
 #include "planner/frameworks/readers/commands.h"
 #include "planner/frameworks/readers/dashes.h"
 #include "planner/frameworks/readers/gathered_job.h"
@@ -232,6 +233,9 @@ class JobReader {
   void read_script(const ConfigText& file) {
     const ShellScript script = read_shell(file.text, file.name, finder(file.name));
     job_.findings.insert(job_.findings.end(), script.findings.begin(), script.findings.end());
+    for (Finding& finding : misspelt_directives(script.directives)) {
+      job_.findings.push_back(std::move(finding));
+    }
     job_.missing.insert(job_.missing.end(), script.missing.begin(), script.missing.end());
     for (const ShellFile& written : script.files) {
       const std::size_t start = written.text.find_first_not_of(" \t\r\n");

@@ -63,7 +63,7 @@ void ShellWordReader::expand(Words& words, Mode mode) {
   if (in_.peek() == '(') {
     if (document(words, mode)) return;
     const std::size_t begin = in_.at + 1;
-    in_.skip_brackets('(', ')');
+    if (!in_.skip_brackets('(', ')')) unclosed_brackets(from);
     if (substituted(words, {begin, in_.at - 1}, mode)) return;
     return append_unknown(words.back(), from);
   }
@@ -315,8 +315,28 @@ bool ShellWordReader::shortened(Words& words, const ShellText& value, Span at, M
   return true;
 }
 
+// "$(" or "$((" at `from`, which nothing ends: what stands in its line is taken for it.
+void ShellWordReader::unclosed_brackets(std::size_t from) {
+  if (in_.letters != nullptr) return;
+  const Place place = sources_.place(in_.letter(from));
+  in_.at = std::min(in_.text.find('\n', from), in_.text.size());
+  const bool known = std::any_of(findings_.begin(), findings_.end(), [&](const Finding& f) {
+    return f.rule == "unclosed_brackets" && f.place.file == place.file;
+  });
+  if (known) return;
+  const bool sum = in_.text.substr(from).starts_with("$((");
+  findings_.push_back({Severity::error,
+                       "unclosed_brackets",
+                       place,
+                       fmt::format("{} that begins here is not closed, and the file ends in it",
+                                   sum ? "$((" : "$("),
+                       sum ? "close it by ))" : "close it by )",
+                       "bash(1), expansion",
+                       {}});
+}
+
 void ShellWordReader::arithmetic(ShellText& to, std::size_t from) {
-  in_.skip_brackets('(', ')');
+  if (!in_.skip_brackets('(', ')')) unclosed_brackets(from);
   const std::string_view spelled = in_.text.substr(from, in_.at - from);
   const std::string_view inside =
       spelled.size() > 5 ? spelled.substr(3, spelled.size() - 5) : std::string_view();

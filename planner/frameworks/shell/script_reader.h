@@ -135,6 +135,7 @@ class ScriptReader {
   std::map<std::string, std::optional<ShellVariable>> before_;  // of variables set before a command
   bool sets_next_ = false;                                      // behind "for"
   bool asks_case_ = false;                                      // behind "case"
+  bool began_ = false;                                          // a command stands above
   int open_brackets_ = 0;
   std::size_t documents_end_ = 0;  // of here-documents that this line's end leads over
   std::optional<std::size_t> remark_at_, command_remark_;  // of this statement, and that before

@@ -166,6 +166,7 @@ void ScriptReader::statement() {
   if (!line_ends && !redirections.documents.empty()) documents_end_ = std::exchange(in_.at, behind);
   const bool remark_alone = words.empty() && !assigns && !computes && remark_at_;
   if (remark_alone && command_end_ && *command_end_ + 1 == begin) remark_below(end);
+  if (sourced_deep_ == 0 && (assigns || computes || !words.empty())) began_ = true;
   if (words.empty() && computes) branches_.command_ends(Truth::open, joint);
   if (words.empty() && !assigns) return branches_.arm_ends(joint);
   auto result = words.empty() ? Truth::yes : test_result(words);  // an assignment succeeds
@@ -239,6 +240,18 @@ void ScriptReader::remark() {
   const std::size_t end = in_.line_end();
   remark_at_ = in_.at;
   if (!in_.text.substr(in_.at).starts_with(kBatch)) {
+    in_.at = end;
+    return;
+  }
+  if (sourced_deep_ == 0 && began_) {
+    script_.findings.push_back(
+        {Severity::warning,
+         "late_directive",
+         sources_.place(in_.letter(in_.at)),
+         "sbatch reads no #SBATCH line below the first command: this one is a remark",
+         "put it above the first command",
+         "Slurm, sbatch(1): it stops at the first line that is neither blank nor a remark",
+         {}});
     in_.at = end;
     return;
   }

@@ -106,19 +106,20 @@ void ShellCursor::skip_line() {
 
 namespace {
 
-constexpr int kDeepestBrackets = 40;
+// Commands within commands that are looked into at most, which may nest.
+constexpr int kMostNested = 200;
 
 std::size_t behind_brackets(std::string_view text, std::size_t at, char open, char close,
-                            bool quotes, int depth);
+                            bool quotes, int& nested);
 
 // Behind the quote that closes the one at `at`, or the text's end. Commands between double quotes
 // have quotes of their own.
-std::size_t behind_quote(std::string_view text, std::size_t at, int depth) {
+std::size_t behind_quote(std::string_view text, std::size_t at, int& nested) {
   const char quote = text[at++];
   while (at < text.size() && text[at] != quote) {
     const bool commands = quote == '"' && text.substr(at).starts_with("$(");
-    const std::size_t end = commands && depth < kDeepestBrackets
-                                ? behind_brackets(text, at + 1, '(', ')', true, depth + 1)
+    const std::size_t end = commands && nested-- > 0
+                                ? behind_brackets(text, at + 1, '(', ')', true, nested)
                                 : std::string_view::npos;
     at = end != std::string_view::npos ? end : at + (quote == '"' && text[at] == '\\' ? 2U : 1U);
   }
@@ -127,12 +128,12 @@ std::size_t behind_quote(std::string_view text, std::size_t at, int depth) {
 
 // Behind the bracket that closes the one at `at`; npos: none does.
 std::size_t behind_brackets(std::string_view text, std::size_t at, char open, char close,
-                            bool quotes, int depth) {
+                            bool quotes, int& nested) {
   int open_ones = 0;
   while (at < text.size()) {
     const char c = text[at];
     if (quotes && (c == '"' || c == '\'')) {
-      at = behind_quote(text, at, depth);
+      at = behind_quote(text, at, nested);
       continue;
     }
     ++at;
@@ -149,11 +150,13 @@ std::size_t behind_brackets(std::string_view text, std::size_t at, char open, ch
 
 }  // namespace
 
-void ShellCursor::skip_brackets(char open, char close) {
+bool ShellCursor::skip_brackets(char open, char close) {
   // A bracket in quotes closes none; where quotes hide the end, as in a remark, they count not.
-  std::size_t end = open == '(' ? behind_brackets(text, at, open, close, true, 0) : std::string::npos;
-  if (end == std::string::npos) end = behind_brackets(text, at, open, close, false, 0);
+  int nested = kMostNested;
+  std::size_t end = open == '(' ? behind_brackets(text, at, open, close, true, nested) : std::string::npos;
+  if (end == std::string::npos) end = behind_brackets(text, at, open, close, false, nested);
   at = std::min(end, text.size());
+  return end != std::string::npos;
 }
 
 std::vector<Edit> edit_of(const ShellSources& sources, const ShellCursor& in, std::size_t begin,

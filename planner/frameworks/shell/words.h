@@ -83,6 +83,7 @@ class ShellWordReader {
   void escaped(ShellText& to);
   void unclosed(std::size_t quote);
   void closed(std::size_t quote);
+  void unclosed_brackets(std::size_t from);
   // What stands behind the name in "${NAME...}", [begin, end); false: it is not followed.
   bool set_default(Words& words, const std::string& name, std::string_view rest, Span at,
                    Mode mode);
