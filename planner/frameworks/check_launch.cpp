@@ -66,20 +66,21 @@ bool is_started_by(const Launch& launch, const Launch& outer) {
 // a launcher may count in it.
 std::optional<std::int64_t> tasks_of_shell(const Scene& scene, const Launch& launch) {
   if (launch.program != "srun" || !launch.starts_shell || !launch.tasks || !launch.nodes) return {};
-  const bool plain = std::any_of(
-      scene.files.launches.begin(), scene.files.launches.end(), [&](const Launch& inner) {
-        return inner.program.starts_with("python") && is_started_by(inner, launch);
-      });
+  // What a shell starts comes behind it, wherever its words were written.
+  const auto& launches = scene.files.launches;
+  const auto next = static_cast<std::size_t>(&launch - launches.data()) + 1;
+  const bool plain = next < launches.size() && launches[next].program.starts_with("python") &&
+                     launches[next].place.file == launch.place.file;
   return plain ? std::optional(*launch.nodes * *launch.tasks) : std::nullopt;
 }
 
 // verl's and NeMo-RL's program is one process, which asks Ray for workers: whatever starts it, its
 // processes are none of the job's.
 bool starts_by_ray(const Scene& scene, const Launch& launch) {
-  if (launch.starts_shell) return false;
   return std::any_of(scene.files.parts.begin(), scene.files.parts.end(), [&](const auto& part) {
     const bool step = part.dialect == Dialect::verl || part.dialect == Dialect::nemo_rl;
-    return step && !part.script.empty() && part.script == launch.script &&
+    const bool starts_it = launch.starts_shell || part.script == launch.script;
+    return step && starts_it && !part.script.empty() &&
            part.script.find("sft") == std::string::npos;
   });
 }
@@ -408,11 +409,13 @@ void check_module(const Launch& launch, Findings& out) {
                  launch.script_place,
                  fmt::format("verl has no module {}, and Python stops", shown(launch.script)),
                  fmt::format("did you mean {}?", *near),
-                 "verl b178a3cd, verl/trainer",
+                 "verl b178a3cd, verl/trainer/main_ppo.py",
                  {}});
 }
 
 void check_script(const Launch& launch, Findings& out) {
+  const Settings& o = launch.options;
+  if (o.has("--no-python") || o.has("--no_python")) return;  // any program
   if (!launch.script.ends_with(".sh") || launch.program == "srun" || launch.program == "ray" ||
       launch.program.starts_with("mpi")) {
     return;

@@ -143,9 +143,6 @@ class Reading {
         settle_core();
         break;
       case Framework::megatron_deepspeed:
-        // --enable-expert-tensor-parallelism is off (megatron/arguments.py:1151).
-        draft.expert_tensor_follows =
-            settings_of(Dialect::megatron_deepspeed).has("--enable-expert-tensor-parallelism");
         settle_megatron(draft, model);
         if (plan.zero >= 2 && plan.pp == 1) plan.schedule = ScheduleKind::one_f_one_b;
         break;

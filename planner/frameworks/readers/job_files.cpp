@@ -41,6 +41,25 @@ bool is_of_accelerate(const std::string& program) {
           program.find("import accelerate") != std::string::npos);
 }
 
+// Whether arrays of a script that starts nothing are some job's arguments, and not for the most part
+// another program's (docker's, az's).
+bool are_of_a_job(std::span<const ShellWord> words) {
+  std::size_t flags = 0, known = 0;
+  for (const ShellWord& word : words) {
+    if (!word.text.starts_with("--")) continue;
+    const std::string name = word.text.substr(0, word.text.find_first_of(" ="));
+    ++flags;
+    if (name.starts_with("--sglang-")) ++known;  // slime's, for what sglang has
+    for (const std::string_view list : {"megatron", "slime", "megatron_deepspeed", "trainer", "trl",
+                                        "ms_swift", "ms_swift_megatron", "torchrun"}) {
+      if (known_options(list).find(name) == nullptr) continue;
+      ++known;
+      break;
+    }
+  }
+  return 2 * known >= flags;
+}
+
 class JobReader {
  public:
   explicit JobReader(std::span<const ConfigText> files) {
@@ -259,7 +278,7 @@ class JobReader {
     for (const auto& [name, words] : script.arrays) {
       arrays.words.insert(arrays.words.end(), words.begin(), words.end());
     }
-    if (!arrays.words.empty()) {
+    if (!arrays.words.empty() && are_of_a_job(arrays.words)) {
       arrays_.push_back(std::move(arrays));
     } else if (const ShellWord* const swift = swift_command(script)) {
       job_.unknown(swift->place, "ms-swift trains nothing by this command: sft, pt and rlhf do",
@@ -292,7 +311,7 @@ class JobReader {
                              std::move(place),
                              fmt::format("{}: {}", shown(base_name(written.name)), message),
                              "what reads it stops",
-                             "RFC 8259, Python 3, Lib/json/decoder.py",
+                             "Python 3, Lib/json/decoder.py",
                              {}});
   }
 

@@ -167,7 +167,7 @@ class VerlCheck {
          fmt::format("{}: the configuration ppo_trainer has no section megatron, and Hydra stops",
                      first->key),
          "--config-name=ppo_megatron_trainer.yaml",
-         "verl b178a3cd, verl/trainer/config/ppo_trainer.yaml (actor: dp_actor)",
+         "verl b178a3cd, verl/trainer/main_ppo.py (hydra.main, whose configuration has dp_actor)",
          said == nullptr ? Correction{} : with_value(scene_, *said, "ppo_megatron_trainer.yaml"));
   }
 
