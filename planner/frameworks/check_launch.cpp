@@ -62,8 +62,8 @@ bool is_started_by(const Launch& launch, const Launch& outer) {
   return outer.place.file == launch.place.file && outer.place.line == launch.place.line;
 }
 
-// The processes of a shell that each of Slurm's tasks starts, and that starts Python itself. Nothing:
-// a launcher may count in it.
+// The processes of a shell that each of Slurm's tasks starts, and that starts Python itself.
+// Nothing: a launcher may count in it.
 std::optional<std::int64_t> tasks_of_shell(const Scene& scene, const Launch& launch) {
   if (launch.program != "srun" || !launch.starts_shell || !launch.tasks || !launch.nodes) return {};
   // What a shell starts comes behind it, wherever its words were written.
@@ -382,9 +382,7 @@ void check_launcher_options(const Launch& launch, Findings& out) {
     const std::string near = nearest_name(setting.key, list.names());
     if (near.empty() || !is_slip(setting.key, near)) continue;  // another version's
     out.push_back(
-        {error,
-         "unknown_option",
-         setting.place,
+        {error, "unknown_option", setting.place,
          fmt::format("{}: {} has no such option and stops", setting.key, launch.program),
          fmt::format("did you mean {}?", near),
          fmt::format("qplan: planner/frameworks/options/{}.tsv, the options of its parser", name),
@@ -399,7 +397,8 @@ void check_module(const Launch& launch, Findings& out) {
       {"verl.trainer.main_ppo", "verl.trainer.sft_trainer", "verl.trainer.fsdp_sft_trainer",
        "verl.trainer.main_eval", "verl.trainer.main_generation"});
   if (!launch.script.starts_with(kFolder)) return;
-  const bool known = std::find(kPrograms.begin(), kPrograms.end(), launch.script) != kPrograms.end();
+  const bool known =
+      std::find(kPrograms.begin(), kPrograms.end(), launch.script) != kPrograms.end();
   const auto* const near =
       std::find_if(kPrograms.begin(), kPrograms.end(),
                    [&](std::string_view program) { return is_slip(launch.script, program); });

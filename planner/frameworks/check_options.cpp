@@ -176,9 +176,9 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
                            !(fork && base_name(part.script).starts_with("pretrain"));
   if ((fork || part.dialect == Dialect::megatron) && own_program) {
     finding.severity = Severity::note;
-    finding.message = fmt::format("{}: {} has no such argument; the job stops unless {} adds it",
-                                  setting.key, fork ? "Megatron-DeepSpeed" : "Megatron-LM",
-                                  base_name(part.script));
+    finding.message =
+        fmt::format("{}: {} has no such argument; the job stops unless {} adds it", setting.key,
+                    fork ? "Megatron-DeepSpeed" : "Megatron-LM", base_name(part.script));
     finding.instead = near.empty() ? "" : fmt::format("did you mean {}?", near);
     return finding;
   }

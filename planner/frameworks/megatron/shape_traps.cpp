@@ -150,8 +150,8 @@ constexpr auto kShapeTraps = std::to_array<Trap>({
               leaves_rest(c, "--num-attention-heads", "--num-key-value-heads");
      },
      "--num-key-value-heads must divide --num-attention-heads: as many queries share each key",
-     "a divisor of --num-attention-heads",
-     "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:446", "", false,
+     "a divisor of --num-attention-heads", "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:446",
+     "", false,
      [](const Case& c) {
        return fmt::format("{} over {}", c.text("--num-attention-heads"),
                           c.text("--num-key-value-heads"));

@@ -291,8 +291,8 @@ std::span<const ShellWord> behind_prefixes(std::span<const ShellWord> words) {
   return {first, words.end()};
 }
 
-// "ray job submit python train.py --a 1": without "--" before them Ray reads the program's arguments
-// as its own.
+// "ray job submit python train.py --a 1": without "--" before them Ray reads the program's
+// arguments as its own.
 void find_lost_dashes(std::span<const ShellWord> words, GatheredJob& job) {
   if (words.size() < 4 || words[1].text != "job" || words[2].text != "submit") return;
   const auto program = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
@@ -318,7 +318,8 @@ void find_lost_dashes(std::span<const ShellWord> words, GatheredJob& job) {
                   "Ray 2.60.0, python/ray/dashboard/modules/job/cli.py:216 (click)",
                   {}};
   if (program->span.end > program->span.begin) {
-    finding.fix = Correction{{program->place.file, program->span.begin, program->span.begin, "-- "}};
+    finding.fix =
+        Correction{{program->place.file, program->span.begin, program->span.begin, "-- "}};
     finding.fix.renames = true;
   }
   job.findings.push_back(std::move(finding));

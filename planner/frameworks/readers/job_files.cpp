@@ -41,8 +41,8 @@ bool is_of_accelerate(const std::string& program) {
           program.find("import accelerate") != std::string::npos);
 }
 
-// Whether arrays of a script that starts nothing are some job's arguments, and not for the most part
-// another program's (docker's, az's).
+// Whether arrays of a script that starts nothing are some job's arguments, and not for the most
+// part another program's (docker's, az's).
 bool are_of_a_job(std::span<const ShellWord> words) {
   std::size_t flags = 0, known = 0;
   for (const ShellWord& word : words) {

@@ -244,8 +244,13 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
 void add_runtime_environment(const Setting& json, GatheredJob& job) {
   const std::string text = text_of(json.value);
   const auto refuse = [&](std::string message, std::string instead, std::string source) {
-    job.findings.push_back({Severity::error, "runtime_environment", json.place, std::move(message),
-                            std::move(instead), std::move(source), {}});
+    job.findings.push_back({Severity::error,
+                            "runtime_environment",
+                            json.place,
+                            std::move(message),
+                            std::move(instead),
+                            std::move(source),
+                            {}});
   };
   try {
     Settings variables;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
 
 #include "models/error.h"
 #include "models/text.h"
@@ -146,6 +148,39 @@ class VerlCheck {
     return list.find(other) != nullptr ? other : "";
   }
 
+  // "gpu_mem_utilization", "optimizer.lr": words that are cut short, or written out, of one key
+  // alone. Empty: of none, or of several.
+  static std::string with_short_words(const std::string& name, const OptionList& list) {
+    const auto words_of = [](const std::string& text) {
+      std::vector<std::string> words(1);
+      for (const char c : text) {
+        if (c == '.') words.emplace_back(".");
+        if (c == '_' || c == '.') {
+          words.emplace_back();
+        } else {
+          words.back() += c;
+        }
+      }
+      return words;
+    };
+    const std::vector<std::string> written = words_of(name);
+    std::string found;
+    for (const std::string& other : list.names()) {
+      const std::vector<std::string> real = words_of(other);
+      if (real.size() != written.size()) continue;
+      bool alike = true;
+      for (std::size_t i = 0; i < real.size() && alike; ++i) {
+        const bool begins = real[i].starts_with(written[i]) || written[i].starts_with(real[i]);
+        const bool short_enough = std::min(real[i].size(), written[i].size()) >= 3;
+        alike = real[i] == written[i] || (begins && short_enough);
+      }
+      if (!alike) continue;
+      if (!found.empty()) return "";
+      found = other;
+    }
+    return found;
+  }
+
   // Megatron's section under the configuration of the other trainers, which has none: Hydra stops
   // at its first key.
   void check_config_name() {
@@ -209,7 +244,8 @@ class VerlCheck {
       return;
     }
     if (is_added_key(part_.settings, name)) return;
-    const std::string whole = with_model_in_degree(name, list);
+    std::string whole = with_model_in_degree(name, list);
+    if (whole.empty() && mark.empty()) whole = with_short_words(name, list);
     const std::string near = whole.empty() ? slip_of_key(name, list) : whole;
     const std::string certain = whole.empty() ? certain_key(name, list) : whole;
     const Correction renamed =

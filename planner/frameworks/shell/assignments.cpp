@@ -78,12 +78,13 @@ bool ScriptReader::meant_name() {
   if (end == 1 || digit || !sets) return false;
   const std::string name(in_.text.substr(in_.at + 1, end - 1));
   if (branches_.reached() != Truth::no) {
-    add_fault("dollar_assignment", in_.at,
-              fmt::format("${}= is no assignment: the variable stays as it is, and bash looks for a "
-                          "command of that name",
-                          shown(name)),
-              fmt::format("write {}= without the $", shown(name)),
-              edit_of(sources_, in_, in_.at, in_.at + 1, ""));
+    add_fault(
+        "dollar_assignment", in_.at,
+        fmt::format("${}= is no assignment: the variable stays as it is, and bash looks for a "
+                    "command of that name",
+                    shown(name)),
+        fmt::format("write {}= without the $", shown(name)),
+        edit_of(sources_, in_, in_.at, in_.at + 1, ""));
   }
   ++in_.at;
   return true;

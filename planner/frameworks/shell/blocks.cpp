@@ -1,5 +1,5 @@
-// Blocks and tests of a shell script that are not whole: bash stops at them, or does something else.
-// Only what stands in a file as it is read is looked at.
+// Blocks and tests of a shell script that are not whole: bash stops at them, or does something
+// else. Only what stands in a file as it is read is looked at.
 
 #include <fmt/format.h>
 
@@ -41,8 +41,8 @@ bool ends_block(std::string_view word) {
 void ScriptReader::add_fault(std::string_view rule, std::size_t at, std::string message,
                              std::string instead, std::vector<Edit> fix) {
   const Place place = sources_.place(in_.letter(at));
-  const bool known = std::any_of(
-      script_.findings.begin(), script_.findings.end(), [&](const Finding& finding) {
+  const bool known =
+      std::any_of(script_.findings.begin(), script_.findings.end(), [&](const Finding& finding) {
         return finding.rule == rule && finding.place.file == place.file &&
                finding.place.line == place.line;
       });
@@ -85,11 +85,11 @@ void ScriptReader::block_word(std::string_view word, std::size_t at) {
                      fmt::format("{} ends nothing that was begun: bash stops here", shown(word)),
                      "take it out, or begin the block", {});
   }
-  add_fault("unclosed_block", blocks_.back().at,
-            fmt::format("{} is not ended by {}: bash stops at the {} in line {}",
-                        shown(open->begins), shown(open->ends), shown(word),
-                        sources_.place(in_.letter(at)).line),
-            fmt::format("put {} where it ends", shown(open->ends)), {});
+  add_fault(
+      "unclosed_block", blocks_.back().at,
+      fmt::format("{} is not ended by {}: bash stops at the {} in line {}", shown(open->begins),
+                  shown(open->ends), shown(word), sources_.place(in_.letter(at)).line),
+      fmt::format("put {} where it ends", shown(open->ends)), {});
   // The one around it that the word ends, if there is one.
   const auto around = std::find_if(blocks_.rbegin(), blocks_.rend(), [&](const OpenBlock& block) {
     return divides ? block.word == "if" : block_of(block.word)->ends == word;
@@ -171,11 +171,10 @@ void ScriptReader::meant_test(std::vector<ShellText>& words, std::size_t begin, 
   } else if (first.size() > opens.size() && last == closes && first[opens.size()] != ']') {
     const std::size_t at = words.front().front().at;
     if (words.front().front().file != in_.file || !in_.text.substr(at).starts_with(opens)) return;
-    add_fault("missing_blank", at,
-              fmt::format("{} is no command: {} begins a test as a word of its own", shown(first),
-                          opens),
-              instead,
-              edit_of(sources_, in_, at + opens.size(), at + opens.size(), " "));
+    add_fault(
+        "missing_blank", at,
+        fmt::format("{} is no command: {} begins a test as a word of its own", shown(first), opens),
+        instead, edit_of(sources_, in_, at + opens.size(), at + opens.size(), " "));
     ShellText& word = words.front();
     const ShellText bracket(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(opens.size()));
     word.erase(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(opens.size()));

@@ -385,12 +385,11 @@ void ShellWordReader::first_item(const std::string& name, std::size_t from) {
   });
   if (known) return;
   const ShellText& first = variables_.at(name).values.front();
-  findings_.push_back(
-      {Severity::error, "first_item", place,
-       fmt::format("{} is an array, and without [@] it is its first item alone: {}", shown(name),
-                   shown(plain(first))),
-       fmt::format("write ${{{}[@]}}", shown(name)), "bash(1), arrays",
-       edit_of(sources_, in_, from, end, fmt::format("${{{}[@]}}", name))});
+  findings_.push_back({Severity::error, "first_item", place,
+                       fmt::format("{} is an array, and without [@] it is its first item alone: {}",
+                                   shown(name), shown(plain(first))),
+                       fmt::format("write ${{{}[@]}}", shown(name)), "bash(1), arrays",
+                       edit_of(sources_, in_, from, end, fmt::format("${{{}[@]}}", name))});
   findings_.back().fix.renames = true;  // what it hides may come up
 }
 

@@ -128,10 +128,10 @@ class ScriptReader {
   ShellWordReader words_{in_, variables_, sources_, script_.findings};
   ShellBranches branches_;
   std::map<std::string, Function> functions_;
-  std::vector<OpenBody> bodies_;  // that are being read
+  std::vector<OpenBody> bodies_;   // that are being read
   std::vector<OpenBlock> blocks_;  // of the text that is being read
-  std::string opens_function_;    // behind "NAME()"
-  std::vector<Outside> outside_;  // of subshells, which change nothing there
+  std::string opens_function_;     // behind "NAME()"
+  std::vector<Outside> outside_;   // of subshells, which change nothing there
   std::map<std::string, std::optional<ShellVariable>> before_;  // of variables set before a command
   bool sets_next_ = false;                                      // behind "for"
   bool asks_case_ = false;                                      // behind "case"

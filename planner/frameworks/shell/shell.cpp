@@ -250,7 +250,8 @@ void ScriptReader::remark() {
          sources_.place(in_.letter(in_.at)),
          "sbatch reads no #SBATCH line below the first command: this one is a remark",
          "put it above the first command",
-         "launcher: Slurm, sbatch(1): it stops at the first line that is neither blank nor a remark",
+         "launcher: Slurm, sbatch(1): it stops at the first line that is neither blank nor a "
+         "remark",
          {}});
     in_.at = end;
     return;

@@ -153,7 +153,8 @@ std::size_t behind_brackets(std::string_view text, std::size_t at, char open, ch
 bool ShellCursor::skip_brackets(char open, char close) {
   // A bracket in quotes closes none; where quotes hide the end, as in a remark, they count not.
   int nested = kMostNested;
-  std::size_t end = open == '(' ? behind_brackets(text, at, open, close, true, nested) : std::string::npos;
+  std::size_t end =
+      open == '(' ? behind_brackets(text, at, open, close, true, nested) : std::string::npos;
   if (end == std::string::npos) end = behind_brackets(text, at, open, close, false, nested);
   at = std::min(end, text.size());
   return end != std::string::npos;

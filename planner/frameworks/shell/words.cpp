@@ -104,7 +104,8 @@ Edit ShellWordReader::remark_above(std::size_t command, std::size_t begin, std::
 
 // "--a 1\\", "--b 2" at the begin of the next line: without a blank the two lines are one word.
 bool ShellWordReader::glued_line() {
-  if (in_.peek() != '\\' || in_.peek(1) != '\n' || in_.letters != nullptr || in_.at == 0) return false;
+  if (in_.peek() != '\\' || in_.peek(1) != '\n' || in_.letters != nullptr || in_.at == 0)
+    return false;
   const char before = in_.text[in_.at - 1];
   if (is_shell_blank(before) || before == '\n' || before == '\\') return false;
   const std::string_view line =

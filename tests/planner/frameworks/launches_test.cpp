@@ -51,7 +51,8 @@ TEST_SUITE("launches") {
         "qwen3-8b", 16);
     CHECK_MESSAGE(find(checked, "launched_world") == nullptr, findings_text(checked));
     CHECK(find(checked, "launched_degrees") == nullptr);
-    const Checked slip = ask_text("job.sh", "python3 -m verl.trainer.main_pop a.b=1\n", "qwen3-8b", 8);
+    const Checked slip =
+        ask_text("job.sh", "python3 -m verl.trainer.main_pop a.b=1\n", "qwen3-8b", 8);
     CHECK(find(slip, "unknown_module") != nullptr);
   }
 
@@ -64,14 +65,15 @@ TEST_SUITE("launches") {
     CHECK(find(ask_text("train.sh", text("deepspeed --nproc_per_node 8"), "qwen3-8b", 8),
                "unknown_option") != nullptr);
     // Any program may stand behind this.
-    const Checked shell =
-        ask_text("train.sh", "torchrun --nproc-per-node 8 --no-python bash run.sh\n", "qwen3-8b", 8);
+    const Checked shell = ask_text(
+        "train.sh", "torchrun --nproc-per-node 8 --no-python bash run.sh\n", "qwen3-8b", 8);
     CHECK(find(shell, "launches_shell") == nullptr);
   }
 
   TEST_CASE("Slurm's lines: names that sbatch has not, and those below the first command") {
     const auto ask = [&](const std::string& above) {
-      return ask_text("job.sh", above + "srun torchrun --nproc_per_node 8 --nnodes 2" + kTrain + "\n",
+      return ask_text("job.sh",
+                      above + "srun torchrun --nproc_per_node 8 --nnodes 2" + kTrain + "\n",
                       "qwen3-8b", 16);
     };
     const Checked slip = ask("#SBATCH --nodes=2\n#SBATCH --exlusive\n");

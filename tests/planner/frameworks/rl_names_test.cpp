@@ -109,8 +109,11 @@ TEST_SUITE("names of verl and NeMo-RL") {
     const std::string job = with_words(
         kVerl, "    trainer.nnodes",
         "    actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 \\\n    trainer.nnodes");
-    const std::string plain = with_words(job, "    actor_rollout_ref.actor.strategy=fsdp2 \\\n", "");
-    const auto ask = [](const std::string& text) { return ask_text("run.sh", text, "qwen3-8b", 8); };
+    const std::string plain =
+        with_words(job, "    actor_rollout_ref.actor.strategy=fsdp2 \\\n", "");
+    const auto ask = [](const std::string& text) {
+      return ask_text("run.sh", text, "qwen3-8b", 8);
+    };
     REQUIRE(find(ask(plain), "config_name") != nullptr);
     CHECK(find(ask(plain), "config_name")->place.line == 14);
     const auto named = [&](const std::string& flag) {
@@ -121,7 +124,8 @@ TEST_SUITE("names of verl and NeMo-RL") {
     CHECK(find(ask(named("--config-name=ppo_trainer")), "config_name") != nullptr);
     CHECK(find(ask(named("model_engine=megatron")), "config_name") == nullptr);
     CHECK(find(ask(right), "option_needs") == nullptr);
-    const std::string saved = "    actor_rollout_ref.actor.megatron.use_dist_checkpointing=True \\\n";
+    const std::string saved =
+        "    actor_rollout_ref.actor.megatron.use_dist_checkpointing=True \\\n";
     const std::string at = "    trainer.nnodes";
     CHECK(find(ask(with_words(right, at, saved + at)), "option_needs") != nullptr);
     CHECK(find(ask(with_words(

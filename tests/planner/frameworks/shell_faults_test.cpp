@@ -87,8 +87,7 @@ TEST_SUITE("slips of a shell") {
       CHECK(mended(wrong + kTrain + "\n").starts_with(right));
     }
     // Judged as it was meant.
-    const Checked checked =
-        ask_script("$TP=3\n" + kTrain + " --tensor-model-parallel-size $TP\n");
+    const Checked checked = ask_script("$TP=3\n" + kTrain + " --tensor-model-parallel-size $TP\n");
     CHECK(find(checked, "dollar_assignment") != nullptr);
     CHECK(find(checked, "attention_heads") != nullptr);
   }
@@ -124,7 +123,8 @@ TEST_SUITE("slips of a shell") {
     }
   }
 
-  TEST_CASE("brackets of an expansion that nothing closes are told, and what stands below is read") {
+  TEST_CASE(
+      "brackets of an expansion that nothing closes are told, and what stands below is read") {
     const Checked checked = ask_script("N=$((8 * 2)\n" + kTrain + " --hiden-size 4096\n");
     REQUIRE(find(checked, "unclosed_brackets") != nullptr);
     CHECK(find(checked, "unclosed_brackets")->place.line == 1);
@@ -134,15 +134,16 @@ TEST_SUITE("slips of a shell") {
   }
 
   TEST_CASE("what a branch only adds to is known without it") {
-    const std::string script =
-        "CMD=\"" + kTrain + " --tensor-model-parallel-size 3\"\n"
-        "if [ -n \"$KEY\" ]; then\n  CMD=\"$CMD --seed 1\"\nfi\n$CMD\n";
+    const std::string script = "CMD=\"" + kTrain +
+                               " --tensor-model-parallel-size 3\"\n"
+                               "if [ -n \"$KEY\" ]; then\n  CMD=\"$CMD --seed 1\"\nfi\n$CMD\n";
     const Checked checked = ask_script(script);
     CHECK_MESSAGE(find(checked, "attention_heads") != nullptr, findings_text(checked));
     REQUIRE(value_of(checked, "not_resolved") == nullptr);
-    const std::string other =
-        "CMD=\"" + kTrain + " --tensor-model-parallel-size 2\"\n"
-        "if [ -n \"$KEY\" ]; then\n  CMD=\"" + kTrain + " --tensor-model-parallel-size 3\"\nfi\n$CMD\n";
+    const std::string other = "CMD=\"" + kTrain +
+                              " --tensor-model-parallel-size 2\"\n"
+                              "if [ -n \"$KEY\" ]; then\n  CMD=\"" +
+                              kTrain + " --tensor-model-parallel-size 3\"\nfi\n$CMD\n";
     CHECK(find(ask_script(other), "attention_heads") == nullptr);
   }
 }
