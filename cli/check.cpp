@@ -31,6 +31,7 @@
 #include "cli/output.h"
 #include "models/error.h"
 #include "planner/frameworks/fix.h"
+#include "planner/frameworks/readers/recognise.h"
 #include "planner/rl/rl_job.h"
 
 namespace qplan {
@@ -198,12 +199,15 @@ class UnnamedJudge {
   const CheckWords& question_;
 };
 
-// Whether files say what is wrong with them, and not only that they are no job's.
-bool says_faults(const Checked& checked) {
+// Whether a script has faults, which may be what hides the model, and not only that it is no job's.
+bool has_faulty_script(const Checked& checked, std::span<const ConfigText> files) {
   constexpr std::array<std::string_view, 4> kNoJob{"nothing_to_check", "unknown_file",
                                                    "config_missing", "not_judged"};
   return std::any_of(checked.findings.begin(), checked.findings.end(), [&](const Finding& f) {
-    return f.severity == Severity::error &&
+    const bool in_script = std::any_of(files.begin(), files.end(), [&](const ConfigText& file) {
+      return file.name == f.place.file && file_kind_of(file) == FileKind::script;
+    });
+    return in_script && f.severity == Severity::error &&
            std::find(kNoJob.begin(), kNoJob.end(), f.rule) == kNoJob.end();
   });
 }
@@ -216,7 +220,7 @@ std::optional<FoundInFiles> judge_unnamed(const CheckWords& question,
   UnnamedJudge judge(question);
   found.fixed = fix(files, std::ref(judge));
   found.checked = found.fixed.before;
-  if (!says_faults(found.checked)) return std::nullopt;
+  if (!has_faulty_script(found.checked, files)) return std::nullopt;
   found.files = files;
   found.wants_fix = !question.fix.empty();
   const Finding unnamed{Severity::error,
