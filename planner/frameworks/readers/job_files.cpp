@@ -29,6 +29,9 @@
 namespace qplan {
 namespace {
 
+constexpr std::string_view kStartsNothing =
+    "nothing here starts a training job or lists its arguments";
+
 void check_is_text(const ConfigText& file) {
   if (file.text.find('\0') == std::string::npos) return;
   throw Error(fmt::format("{} is not a text file; give a configuration or a script", file.name));
@@ -80,6 +83,7 @@ class JobReader {
     choose_functions();
     find_misspelt_variables();
     put_together(job_);
+    forgive_helpers();
     return std::move(job_);
   }
 
@@ -218,6 +222,16 @@ class JobReader {
     }
   }
 
+  // A script that starts nothing, beside files that make the job: what one reads or is made by.
+  void forgive_helpers() {
+    if (job_.parts.empty()) return;
+    for (Finding& finding : job_.findings) {
+      if (finding.rule == "unknown_file" && finding.message == kStartsNothing) {
+        finding.severity = Severity::note;
+      }
+    }
+  }
+
   void note_several(const ConfigText& file, const std::string& judged, std::string_view instead) {
     job_.note("several_configurations", {file.name, 0},
               fmt::format("several functions make a configuration, and {}'s is judged", judged),
@@ -289,7 +303,7 @@ class JobReader {
                    fmt::format("{} is started here and is not among the files given", name),
                    fmt::format("give {} too", name));
     } else {
-      job_.unknown({file.name, 0}, "nothing here starts a training job or lists its arguments",
+      job_.unknown({file.name, 0}, std::string(kStartsNothing),
                    "give a launch script, an argument list, ds_config.json, accelerate's yaml or a "
                    "torchtitan function");
     }

@@ -152,15 +152,13 @@ bool is_short_for(const std::string& a, const std::string& b) {
   return true;
 }
 
-// What is set that is meant by a name: what is not used, or, where it may be, what is used
-// elsewhere. Null: none is, or several.
+// What is set and not used that is meant by a name; null: none is, or several.
 const std::pair<const std::string, Name>* meant_by(const std::pair<const std::string, Name>& used,
-                                                   const Names& names, bool used_elsewhere) {
+                                                   const Names& names) {
   const std::pair<const std::string, Name>* found = nullptr;
   for (const auto& known : names) {
     const auto& [name, mentions] = known;
-    if (mentions.sets.empty()) continue;
-    if (!used_elsewhere && (!mentions.uses.empty() || mentions.others)) continue;
+    if (mentions.sets.empty() || !mentions.uses.empty() || mentions.others) continue;
     if (name.size() < 4 || mentions.array != used.second.array) continue;
     const bool slip =
         is_slip_of_name(name, used.first) || (mentions.array && is_short_for(name, used.first));
@@ -188,21 +186,18 @@ std::vector<Finding> misspelt_variables(std::span<const ConfigText* const> scrip
     const auto& [name, mentions] = used;
     const bool unset = mentions.sets.empty() && !mentions.others && !mentions.uses.empty();
     if (!unset || name.size() < 4 || is_of_environment(name)) continue;
-    const auto* meant = meant_by(used, names, false);
-    const bool idle = meant != nullptr;
-    // Where another is set, and used elsewhere, the environment may say this one.
-    if (!idle && mentions.uses.size() == 1) meant = meant_by(used, names, true);
+    const auto* const meant = meant_by(used, names);
     if (meant == nullptr) continue;
     const Mention& first = mentions.uses.front();
     Correction fix;
     for (const Mention& use : mentions.uses) {
       fix.push_back({use.script->name, use.at, use.at + name.size(), meant->first});
     }
-    findings.push_back({idle ? Severity::error : Severity::warning,
+    findings.push_back({Severity::error,
                         "misspelt_variable",
                         {first.script->name, line_of(first.script->text, first.at)},
-                        fmt::format("nothing sets ${}, and {} is set{}", shown(name),
-                                    shown(meant->first), idle ? " and never used" : ""),
+                        fmt::format("nothing sets ${}, and {} is set and never used", shown(name),
+                                    shown(meant->first)),
                         fmt::format("did you mean ${}?", shown(meant->first)),
                         "bash(1), parameter expansion",
                         std::move(fix)});

@@ -133,6 +133,14 @@ TEST_SUITE("slips of a shell") {
                "unclosed_brackets") == nullptr);
   }
 
+  TEST_CASE("values with a comma behind them, and words that are written apart, are mended") {
+    CHECK(mended(kTrain + " --hidden-size 4096,\n").find("--hidden-size 4096\n") !=
+          std::string::npos);
+    const std::string experts = "--num-experts 8 --moe-token-dispatcher-type ";
+    CHECK(fixed_text("train.sh", kTrain + " " + experts + "all-to-all\n", "qwen3-30b-a3b", 8)
+              .find("--moe-token-dispatcher-type alltoall\n") != std::string::npos);
+  }
+
   TEST_CASE("what a branch only adds to is known without it") {
     const std::string script = "CMD=\"" + kTrain +
                                " --tensor-model-parallel-size 3\"\n"
