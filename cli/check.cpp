@@ -4,14 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <sstream>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "cli/answer.h"
 #include "cli/check_answer.h"
@@ -27,6 +31,7 @@
 #include "cli/output.h"
 #include "models/error.h"
 #include "planner/frameworks/fix.h"
+#include "planner/frameworks/readers/recognise.h"
 #include "planner/rl/rl_job.h"
 
 namespace qplan {
@@ -108,6 +113,21 @@ void read_remark(CheckWords& question, const std::vector<ConfigText>& files) {
 
 // ---- judging ----
 
+// What is said of files by each of several answers: of findings those that all of them have.
+Checked common(Checked first, std::span<const Checked> others) {
+  for (const Checked& other : others) {
+    std::erase_if(first.findings, [&](const Finding& finding) {
+      return std::none_of(other.findings.begin(), other.findings.end(), [&](const Finding& f) {
+        return f.rule == finding.rule && f.message == finding.message &&
+               f.place.file == finding.place.file && f.place.line == finding.place.line;
+      });
+    });
+  }
+  first.says_plan = false;
+  first.step.reset();
+  return first;
+}
+
 // Of a job whose GPUs nobody counts: what is wrong whatever they are, as numbers of them that have
 // little in common show; once a correction lets them be counted, all of it.
 class UncountedJudge {
@@ -122,19 +142,8 @@ class UncountedJudge {
       const World& world = world_of(gpus);
       return check_files(*world.question, *world.job, files);
     };
-    Checked checked = read(512);
-    for (const std::int64_t gpus : {8, 384}) {
-      const Checked other = read(gpus);
-      std::erase_if(checked.findings, [&](const Finding& finding) {
-        return std::none_of(other.findings.begin(), other.findings.end(), [&](const Finding& f) {
-          return f.rule == finding.rule && f.message == finding.message &&
-                 f.place.file == finding.place.file && f.place.line == finding.place.line;
-        });
-      });
-    }
-    checked.says_plan = false;
-    checked.step.reset();
-    return checked;
+    const std::array<Checked, 2> others{read(8), read(384)};
+    return common(read(512), others);
   }
 
  private:
@@ -158,6 +167,81 @@ class UncountedJudge {
   const CheckWords& question_;
   std::map<std::int64_t, World> worlds_;
 };
+
+// Of a job whose model nobody names: what is wrong whatever it is, as models that have little in
+// common show; once a correction lets it be read from the files, all of it.
+class UnnamedJudge {
+ public:
+  explicit UnnamedJudge(const CheckWords& question) : question_(question) {}
+
+  Checked operator()(std::span<const ConfigText> files) {
+    CheckWords named = question_;
+    try {
+      read_model_of_files(named, {files.begin(), files.end()});
+    } catch (const Error&) {
+      named.choices.model.reset();
+    }
+    if (named.choices.model) return judge(named, files);
+    std::vector<Checked> all;
+    for (const char* const model : {"gpt3-175b", "qwen3-0.6b", "qwen3-30b-a3b", "deepseek-v3"}) {
+      named.choices.model = model;
+      all.push_back(judge(named, files));
+    }
+    return common(all.front(), std::span(all).subspan(1));
+  }
+
+ private:
+  static Checked judge(CheckWords& question, std::span<const ConfigText> files) {
+    if (!question.choices.gpus) return UncountedJudge(question)(files);
+    return check_files(question, *make_job(question.choices), files);
+  }
+
+  const CheckWords& question_;
+};
+
+// Whether a script has faults, which may be what hides the model, and not only that it is no job's.
+bool has_faulty_script(const Checked& checked, std::span<const ConfigText> files) {
+  constexpr std::array<std::string_view, 4> kNoJob{"nothing_to_check", "unknown_file",
+                                                   "config_missing", "not_judged"};
+  return std::any_of(checked.findings.begin(), checked.findings.end(), [&](const Finding& f) {
+    const bool in_script = std::any_of(files.begin(), files.end(), [&](const ConfigText& file) {
+      return file.name == f.place.file && file_kind_of(file) == FileKind::script;
+    });
+    return in_script && f.severity == Severity::error &&
+           std::find(kNoJob.begin(), kNoJob.end(), f.rule) == kNoJob.end();
+  });
+}
+
+// Of a job without a model; nothing: no file has a fault that shows without one.
+std::optional<FoundInFiles> judge_unnamed(const CheckWords& question,
+                                          const std::vector<ConfigText>& files,
+                                          const std::string& why) {
+  FoundInFiles found;
+  UnnamedJudge judge(question);
+  found.fixed = fix(files, std::ref(judge));
+  found.checked = found.fixed.before;
+  if (!has_faulty_script(found.checked, files)) return std::nullopt;
+  found.files = files;
+  found.wants_fix = !question.fix.empty();
+  const Finding unnamed{Severity::error,
+                        "model_unsaid",
+                        {found.files.front().name, 0},
+                        why + ": what follows from the model is not judged",
+                        "--model NAME",
+                        "qplan check",
+                        {}};
+  found.checked.findings.insert(found.checked.findings.begin(), unnamed);
+  found.fixed.before = found.checked;
+  try {
+    CheckWords named = question;
+    read_model_of_files(named, found.fixed.files);
+    if (!named.choices.model) throw Error(why);
+  } catch (const Error&) {
+    found.fixed.left.push_back({unnamed, "no correction tells which model it is"});
+  }
+  if (found.wants_fix) write_fixed(found, found.files, question.fix);
+  return found;
+}
 
 // Throws Error where it is one of many jobs and nothing else is wrong with it.
 FoundInFiles judge_uncounted(const CheckWords& question, std::vector<ConfigText> files) {
@@ -198,7 +282,18 @@ FoundInFiles judge_job(CheckWords question, std::vector<ConfigText> files) {
           fmt::format("{} GPUs, as the files start them", *question.choices.gpus));
     }
   }
-  if (!question.choices.model) read_model_of_files(question, files);
+  if (!question.choices.model) {
+    std::string why = "--model is missing; `qplan models` lists the built-in ones";
+    try {
+      read_model_of_files(question, files);
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    if (!question.choices.model) {
+      if (auto found = judge_unnamed(question, files, why)) return std::move(*found);
+      throw Error(why);
+    }
+  }
   if (!question.choices.gpus) return judge_uncounted(question, std::move(files));
   FoundInFiles found;
   found.files = std::move(files);

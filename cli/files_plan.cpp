@@ -93,6 +93,12 @@ std::optional<std::int64_t> processes_of(const ConfigPart& part) {
 
 std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files) {
   const JobFiles job = read_job_files(files);
+  // A step's program is one process, however it is started, and asks Ray for the others.
+  for (const ConfigPart& part : job.parts) {
+    const bool step = part.dialect == Dialect::verl || part.dialect == Dialect::nemo_rl;
+    if (!step || part.script.find("sft") != std::string::npos) continue;
+    if (const auto gpus = gpus_of_step(part)) return gpus;
+  }
   if (const auto gpus = world_of(job.launches, false)) return gpus;
   for (const ConfigPart& part : job.parts) {
     if (const auto gpus = gpus_of_step(part)) return gpus;

@@ -53,13 +53,55 @@ bool is_told_of_accelerate(const Scene& scene, const Launch& launch) {
          });
 }
 
+// Whether the launch stands in the shell that the other one starts.
+bool is_started_by(const Launch& launch, const Launch& outer) {
+  if (!outer.starts_shell) return false;
+  if (outer.script.ends_with(".sh")) {
+    return base_name(outer.script) == base_name(launch.place.file);
+  }
+  return outer.place.file == launch.place.file && outer.place.line == launch.place.line;
+}
+
+// The processes of a shell that each of Slurm's tasks starts, and that starts Python itself.
+// Nothing: a launcher may count in it.
+std::optional<std::int64_t> tasks_of_shell(const Scene& scene, const Launch& launch) {
+  if (launch.program != "srun" || !launch.starts_shell || !launch.tasks || !launch.nodes) return {};
+  // What a shell starts comes behind it, wherever its words were written.
+  const auto& launches = scene.files.launches;
+  const auto next = static_cast<std::size_t>(&launch - launches.data()) + 1;
+  const bool plain = next < launches.size() && launches[next].program.starts_with("python") &&
+                     launches[next].place.file == launch.place.file;
+  return plain ? std::optional(*launch.nodes * *launch.tasks) : std::nullopt;
+}
+
+// verl's and NeMo-RL's program is one process, which asks Ray for workers: whatever starts it, its
+// processes are none of the job's.
+bool starts_by_ray(const Scene& scene, const Launch& launch) {
+  return std::any_of(scene.files.parts.begin(), scene.files.parts.end(), [&](const auto& part) {
+    const bool step = part.dialect == Dialect::verl || part.dialect == Dialect::nemo_rl;
+    const bool starts_it = launch.starts_shell || part.script == launch.script;
+    return step && starts_it && !part.script.empty() &&
+           part.script.find("sft") == std::string::npos;
+  });
+}
+
 void check_world(const Scene& scene, const Launch& launch, Findings& out) {
   const std::int64_t gpus = scene.question.limits.gpus;
+  if (starts_by_ray(scene, launch)) return;
   if (!launch.world() || gpus == 0 || is_counted_inside(scene.files.launches, launch) ||
       is_told_of_accelerate(scene, launch)) {
     return;
   }
-  std::int64_t world = *launch.world();
+  const auto of_tasks = tasks_of_shell(scene, launch);
+  std::int64_t world = of_tasks.value_or(*launch.world());
+  if (of_tasks && world != gpus) {
+    out.push_back({error, "launched_world", launch.place,
+                   fmt::format("srun starts {} x {} = {} tasks, which are the processes, and the "
+                               "job has {} GPUs",
+                               *launch.nodes, *launch.tasks, world, gpus),
+                   fmt::format("{} tasks in all: one for each GPU", gpus), launcher_of(launch)});
+    return;
+  }
   if (world != gpus && leaves_nodes_open(scene, launch) && gpus % *launch.gpus_per_node == 0) {
     out.push_back(
         {note, "nodes_by_environment", launch.nodes_said ? launch.nodes_said->place : launch.place,
@@ -119,15 +161,6 @@ void check_allocation(const Scene& scene, const Launch& launch, Findings& out) {
                              waits ? "those that are missing are waited for"
                                    : "the others have no part in it"),
                  fmt::format("{} $SLURM_NNODES", option), launcher_of(launch)});
-}
-
-// Whether the launch stands in the shell that the other one starts.
-bool is_started_by(const Launch& launch, const Launch& outer) {
-  if (!outer.starts_shell) return false;
-  if (outer.script.ends_with(".sh")) {
-    return base_name(outer.script) == base_name(launch.place.file);
-  }
-  return outer.place.file == launch.place.file && outer.place.line == launch.place.line;
 }
 
 // A launcher starts a node's processes itself, and so once a node.
@@ -273,6 +306,53 @@ void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& 
   }
 }
 
+// What other launchers call an option of this one.
+struct OthersName {
+  std::string_view launcher, written, real;
+  bool same = true;  // it means the same number
+};
+constexpr auto kOthersNames = std::to_array<OthersName>({
+    {"torchrun", "--num_gpus", "--nproc-per-node"},
+    {"torchrun", "--num_nodes", "--nnodes"},
+    {"torchrun", "--num_machines", "--nnodes"},
+    {"torchrun", "--num_processes", "--nproc-per-node", false},
+    {"torchrun", "--machine_rank", "--node-rank"},
+    {"torchrun", "--main_process_ip", "--master-addr"},
+    {"torchrun", "--main_process_port", "--master-port"},
+    {"deepspeed", "--nproc_per_node", "--num_gpus"},
+    {"deepspeed", "--nproc-per-node", "--num_gpus"},
+    {"deepspeed", "--nnodes", "--num_nodes"},
+    {"deepspeed", "--num_machines", "--num_nodes"},
+    {"deepspeed", "--num_processes", "--num_gpus", false},
+    {"accelerate", "--nproc_per_node", "--num_processes", false},
+    {"accelerate", "--nproc-per-node", "--num_processes", false},
+    {"accelerate", "--num_gpus", "--num_processes", false},
+    {"accelerate", "--nnodes", "--num_machines"},
+    {"accelerate", "--num_nodes", "--num_machines"},
+    {"accelerate", "--node_rank", "--machine_rank"},
+    {"accelerate", "--node-rank", "--machine_rank"},
+    {"accelerate", "--master_addr", "--main_process_ip"},
+    {"accelerate", "--master-addr", "--main_process_ip"},
+    {"accelerate", "--master_port", "--main_process_port"},
+    {"accelerate", "--master-port", "--main_process_port"},
+});
+
+// Null: no other launcher calls one so.
+const OthersName* others_name(const Launch& launch, const std::string& written) {
+  const auto* const row =
+      std::find_if(kOthersNames.begin(), kOthersNames.end(), [&](const OthersName& other) {
+        return other.launcher == launch.program && other.written == written;
+      });
+  return row == kOthersNames.end() ? nullptr : row;
+}
+
+Correction renamed_option(const Setting& setting, std::string_view name) {
+  if (setting.name.end <= setting.name.begin) return {};
+  Correction fix{{setting.place.file, setting.name.begin, setting.name.end, std::string(name)}};
+  fix.renames = true;
+  return fix;
+}
+
 // Options of the launcher itself, which its own parser refuses.
 void check_launcher_options(const Launch& launch, Findings& out) {
   const std::string_view name = launch.program == "accelerate"  ? "accelerate_launch"
@@ -289,20 +369,52 @@ void check_launcher_options(const Launch& launch, Findings& out) {
     // argparse takes a beginning for the whole, but accelerate's is told not to.
     const bool short_for = launch.program != "accelerate" && begins > 0;
     if (list.find(setting.key) != nullptr || short_for) continue;
+    if (const OthersName* const other = others_name(launch, setting.key)) {
+      out.push_back(
+          {error, "unknown_option", setting.place,
+           fmt::format("{}: {} has no such option and stops", setting.key, launch.program),
+           other->same ? fmt::format("write {}", other->real)
+                       : fmt::format("write {}, which counts otherwise", other->real),
+           fmt::format("qplan: planner/frameworks/options/{}.tsv, the options of its parser", name),
+           other->same ? renamed_option(setting, other->real) : Correction{}});
+      continue;
+    }
     const std::string near = nearest_name(setting.key, list.names());
     if (near.empty() || !is_slip(setting.key, near)) continue;  // another version's
     out.push_back(
-        {error,
-         "unknown_option",
-         setting.place,
+        {error, "unknown_option", setting.place,
          fmt::format("{}: {} has no such option and stops", setting.key, launch.program),
          fmt::format("did you mean {}?", near),
          fmt::format("qplan: planner/frameworks/options/{}.tsv, the options of its parser", name),
-         {}});
+         renamed_option(setting, near)});
   }
 }
 
+// "verl.trainer.main_pop": verl's folder of programs has few, and no other adds to it.
+void check_module(const Launch& launch, Findings& out) {
+  constexpr std::string_view kFolder = "verl.trainer.";
+  constexpr auto kPrograms = std::to_array<std::string_view>(
+      {"verl.trainer.main_ppo", "verl.trainer.sft_trainer", "verl.trainer.fsdp_sft_trainer",
+       "verl.trainer.main_eval", "verl.trainer.main_generation"});
+  if (!launch.script.starts_with(kFolder)) return;
+  const bool known =
+      std::find(kPrograms.begin(), kPrograms.end(), launch.script) != kPrograms.end();
+  const auto* const near =
+      std::find_if(kPrograms.begin(), kPrograms.end(),
+                   [&](std::string_view program) { return is_slip(launch.script, program); });
+  if (known || near == kPrograms.end()) return;
+  out.push_back({error,
+                 "unknown_module",
+                 launch.script_place,
+                 fmt::format("verl has no module {}, and Python stops", shown(launch.script)),
+                 fmt::format("did you mean {}?", *near),
+                 "verl b178a3cd, verl/trainer/main_ppo.py",
+                 {}});
+}
+
 void check_script(const Launch& launch, Findings& out) {
+  const Settings& o = launch.options;
+  if (o.has("--no-python") || o.has("--no_python")) return;  // any program
   if (!launch.script.ends_with(".sh") || launch.program == "srun" || launch.program == "ray" ||
       launch.program.starts_with("mpi")) {
     return;
@@ -363,6 +475,7 @@ void check_launch(const Scene& scene, Findings& out) {
     }
     check_launcher_options(launch, out);
     check_script(launch, out);
+    check_module(launch, out);
     check_node_rank(scene, launch, out);
     check_launch_environment(scene, launch, out);
   }

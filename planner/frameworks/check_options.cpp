@@ -199,11 +199,14 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   }
   const std::string certain = certain_key(part, setting);
   const std::string near = certain.empty() ? nearest_key(part, setting) : certain;
-  if (part.dialect == Dialect::megatron && !part.script.empty() && !is_of_megatron(part.script)) {
+  const bool fork = part.dialect == Dialect::megatron_deepspeed;
+  const bool own_program = !part.script.empty() && !is_of_megatron(part.script) &&
+                           !(fork && base_name(part.script).starts_with("pretrain"));
+  if ((fork || part.dialect == Dialect::megatron) && own_program) {
     finding.severity = Severity::note;
     finding.message =
-        fmt::format("{}: Megatron-LM has no such argument; the job stops unless {} adds it",
-                    setting.key, base_name(part.script));
+        fmt::format("{}: {} has no such argument; the job stops unless {} adds it", setting.key,
+                    fork ? "Megatron-DeepSpeed" : "Megatron-LM", base_name(part.script));
     finding.instead = near.empty() ? "" : fmt::format("did you mean {}?", near);
     return finding;
   }

@@ -83,6 +83,18 @@ Place place_of(const Scene& scene, const std::string& sentence) {
   return place;
 }
 
+// Whether a rule says what is not predicted here, and no framework refuses.
+bool is_not_modelled(const Scene& scene, const Infeasible& reason) {
+  if (reason.source.starts_with("qplan:") ||
+      reason.source.find("not modelled") != std::string_view::npos) {
+    return true;
+  }
+  // The fork makes experts of its own kind (DeepSpeed's MoE), as its arguments describe them.
+  const CheckQuestion& q = scene.question;
+  return q.model_of_files && q.model.moe && scene.draft.recipe == RecipeKind::megatron_deepspeed &&
+         (reason.rule == "model_available" || reason.rule.starts_with("expert_"));
+}
+
 }  // namespace
 
 void check_rules(const Scene& scene, Findings& out) {
@@ -119,7 +131,7 @@ void check_rules(const Scene& scene, Findings& out) {
         (scene.files.find(Dialect::nemo_rl) != nullptr && recipe == RecipeKind::fsdp2_compile);
     const bool stands_in = of_nemo && (reason.rule.find("_available") != std::string_view::npos ||
                                        reason.rule.starts_with("delta_net"));
-    if (stands_in) {
+    if (stands_in || is_not_modelled(scene, reason)) {
       out.push_back({Severity::note, std::string(reason.rule), place,
                      fmt::format("not predicted: {}", reason.message), "",
                      fmt::format("rule of {}: {}", to_word(recipe), reason.source)});

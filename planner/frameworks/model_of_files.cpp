@@ -24,12 +24,22 @@ namespace {
 // Wanted where the tokenizer decides: Llama 3's, in the middle of what is in use.
 constexpr std::int64_t kUnsaidVocabulary = 128256;
 
+// The fork's "--num-experts 1", its default, makes a layer of none (Megatron-DeepSpeed 4efb479d,
+// megatron/model/transformer.py, ParallelTransformerLayer).
+bool is_one_expert(const ConfigPart& part, const Setting& setting) {
+  return part.dialect == Dialect::megatron_deepspeed && setting.key == "--num-experts" &&
+         text_of(setting.value) == "1";
+}
+
 // The job's arguments, whichever of its files have them.
 class Arguments {
  public:
   explicit Arguments(const JobFiles& files) {
     for (const ConfigPart& part : files.parts) {
-      if (takes_megatrons(part.dialect)) all_.append(part.settings);
+      if (!takes_megatrons(part.dialect)) continue;
+      for (const Setting& setting : part.settings) {
+        if (!is_one_expert(part, setting)) all_.add(setting);
+      }
     }
   }
 

@@ -129,9 +129,15 @@ std::string meant_value(const ConfigPart& part, const Setting& setting, const Kn
   if (part.dialect == Dialect::accelerate && setting.key == "distributed_type") {
     return distributed_type_of(part.settings).meant;
   }
-  if (known.type == "bool")
-    return certain_choice(lower_case(text_of(setting.value)), {"true", "false"});
-  return certain_choice(text_of(setting.value), known.choices);
+  const std::string text = text_of(setting.value);
+  if (std::string choice = certain_choice(text, known.choices); !choice.empty()) return choice;
+  if (known.type == "bool") return certain_choice(lower_case(text), {"true", "false"});
+  // "32,", as items of Python's have it.
+  if (setting.syntax == Syntax::words && text.size() > 1 && text.ends_with(',')) {
+    const std::string bare = text.substr(0, text.size() - 1);
+    if (wanted_instead(known, Json(bare), reader_of(part)).empty()) return bare;
+  }
+  return "";
 }
 
 // "learning_rate: [2e-5]", of keys that are numbers, truths or words of a few. What is a list of

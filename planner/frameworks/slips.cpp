@@ -205,6 +205,15 @@ std::string certain_choice(std::string_view written, const std::vector<std::stri
   for (const std::string& choice : choices) {
     if (same_word(written, choice)) return choice;
   }
+  // "all-to-all" of "alltoall".
+  const auto letters = [](std::string_view word) {
+    std::string all(word);
+    std::erase_if(all, [](char c) { return c == '-' || c == '_'; });
+    return all;
+  };
+  for (const std::string& choice : choices) {
+    if (choice.size() > 3 && letters(written) == letters(choice)) return choice;
+  }
   const std::size_t most = written.size() >= 4 ? 1 : 0;
   std::string nearest;
   for (const std::string& choice : choices) {

@@ -266,6 +266,26 @@ TEST_CASE("what is wrong is shown though nobody counts the GPUs, and counted onc
   CHECK(of_many.says("[not_judged]"));
 }
 
+TEST_CASE("faults of a script are shown though they hide its model, and all of it once mended") {
+  const TemporaryFolder folder;
+  const std::string behind =
+      "num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 "
+      "--global-batch-size 8 --tensor-model-parallel-size 2 --bf16\n";
+  const std::string launch = "torchrun --nnodes 1 --nproc-per-node 4 pretrain_gpt.py ";
+  const std::string file = folder.file("train.sh");
+  std::ofstream(file) << launch << "--num-layers 2 --hiden-size 64 --" << behind;
+  const Ran ran = run("check " + file + " --no-best --fix " + folder.file("fixed"));
+  CHECK(ran.code == 1);
+  CHECK(ran.says("[model_unsaid]"));
+  CHECK(ran.says("did you mean --hidden-size?"));
+  const Ran again = run("check " + folder.file("fixed/train.sh") + " --no-best");
+  CHECK_FALSE(again.says("[model_unsaid]"));
+  CHECK(again.says("the-scripts-own"));
+  // Where nothing else is wrong it is asked for.
+  std::ofstream(folder.file("y.sh")) << launch << "--micro-batch-size 1\n";
+  CHECK(run("check " + folder.file("y.sh") + " --no-best").code == 2);
+}
+
 TEST_CASE("what is no number of GPUs is a finding at its place") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("run.sh"))

@@ -12,7 +12,7 @@ inline bool is_source(const std::string& source) {
   static const std::regex repository(
       "(accelerate|axolotl|DeepEP|DeepSpeed|DualPipe|LLaMA-Factory|Megatron-Bridge|Megatron-"
       "DeepSpeed|"
-      "Megatron-LM|ms-swift|nanotron|NeMo-AutoModel|NeMo-RL|PEFT|peft|PyTorch|Python|slime|"
+      "Megatron-LM|ms-swift|nanotron|NeMo-AutoModel|NeMo-RL|PEFT|peft|PyTorch|Python|Ray|slime|"
       "torchtitan|TransformerEngine|transformers|TRL|verl|"
       "zero-bubble) "
       "(v?[0-9]+(\\.[0-9]+)*|[0-9a-f]{7,10}), "

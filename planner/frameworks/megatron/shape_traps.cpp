@@ -144,6 +144,30 @@ constexpr auto kShapeTraps = std::to_array<Trap>({
        return fmt::format("{} over {}", c.text("--num-attention-heads"),
                           c.text("--num-query-groups"));
      }},
+    {kShapesRefused, error, "--num-key-value-heads",
+     [](const Case& c) {
+       return describes_model(c) && c.part.dialect == Dialect::megatron_deepspeed &&
+              leaves_rest(c, "--num-attention-heads", "--num-key-value-heads");
+     },
+     "--num-key-value-heads must divide --num-attention-heads: as many queries share each key",
+     "a divisor of --num-attention-heads", "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:446",
+     "", false,
+     [](const Case& c) {
+       return fmt::format("{} over {}", c.text("--num-attention-heads"),
+                          c.text("--num-key-value-heads"));
+     }},
+    // Of a model that --model names, the facts tell it.
+    {"ignored_groups", warning, "--num-query-groups",
+     [](const Case& c) {
+       return describes_model(c) && c.part.dialect != Dialect::megatron_deepspeed &&
+              c.part.dialect != Dialect::bridge && !c.may_be_said("--group-query-attention") &&
+              whole_in(c, "--num-query-groups") > 1;
+     },
+     "without --group-query-attention --num-query-groups is ignored, and every head has keys and "
+     "values of its own",
+     "add --group-query-attention",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py (core_transformer_config_from_args)",
+     "--group-query-attention"},
     {kShapesRefused, error, "--moe-router-topk",
      [](const Case& c) {
        return describes_model(c) && whole_in(c, "--num-experts") > 0 &&

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <set>
 #include <span>
 
@@ -13,6 +14,7 @@
 #include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/alike_paths.h"
+#include "planner/frameworks/readers/batch_options.h"
 #include "planner/frameworks/readers/commands.h"
 #include "planner/frameworks/readers/dashes.h"
 #include "planner/frameworks/readers/gathered_job.h"
@@ -30,6 +32,9 @@
 namespace qplan {
 namespace {
 
+constexpr std::string_view kStartsNothing =
+    "nothing here starts a training job or lists its arguments";
+
 void check_is_text(const ConfigText& file) {
   if (file.text.find('\0') == std::string::npos) return;
   throw Error(fmt::format("{} is not a text file; give a configuration or a script", file.name));
@@ -40,6 +45,25 @@ bool is_of_accelerate(const std::string& program) {
   return program.find("torchtitan") == std::string::npos &&
          (program.find("from accelerate") != std::string::npos ||
           program.find("import accelerate") != std::string::npos);
+}
+
+// Whether arrays of a script that starts nothing are some job's arguments, and not for the most
+// part another program's (docker's, az's).
+bool are_of_a_job(std::span<const ShellWord> words) {
+  std::size_t flags = 0, known = 0;
+  for (const ShellWord& word : words) {
+    if (!word.text.starts_with("--")) continue;
+    const std::string name = word.text.substr(0, word.text.find_first_of(" ="));
+    ++flags;
+    if (name.starts_with("--sglang-")) ++known;  // slime's, for what sglang has
+    for (const std::string_view list : {"megatron", "slime", "megatron_deepspeed", "trainer", "trl",
+                                        "ms_swift", "ms_swift_megatron", "torchrun"}) {
+      if (known_options(list).find(name) == nullptr) continue;
+      ++known;
+      break;
+    }
+  }
+  return 2 * known >= flags;
 }
 
 class JobReader {
@@ -62,6 +86,7 @@ class JobReader {
     choose_functions();
     find_misspelt_variables();
     put_together(job_);
+    forgive_helpers();
     return std::move(job_);
   }
 
@@ -205,6 +230,16 @@ class JobReader {
     }
   }
 
+  // A script that starts nothing, beside files that make the job: what one reads or is made by.
+  void forgive_helpers() {
+    if (job_.parts.empty()) return;
+    for (Finding& finding : job_.findings) {
+      if (finding.rule == "unknown_file" && finding.message == kStartsNothing) {
+        finding.severity = Severity::note;
+      }
+    }
+  }
+
   void note_several(const ConfigText& file, const std::string& judged, std::string_view instead) {
     job_.note("several_configurations", {file.name, 0},
               fmt::format("several functions make a configuration, and {}'s is judged", judged),
@@ -239,12 +274,20 @@ class JobReader {
   void read_script(const ConfigText& file) {
     const ShellScript script = read_shell(file.text, file.name, finder(file.name));
     job_.findings.insert(job_.findings.end(), script.findings.begin(), script.findings.end());
+    for (Finding& finding : misspelt_directives(script.directives)) {
+      job_.findings.push_back(std::move(finding));
+    }
     job_.missing.insert(job_.missing.end(), script.missing.begin(), script.missing.end());
     for (const ShellFile& written : script.files) {
       const std::size_t start = written.text.find_first_not_of(" \t\r\n");
       if (start == std::string::npos || written.text[start] != '{' || !written.resolved) continue;
       const std::size_t settings = job_.parts.size(), findings = job_.findings.size();
-      read_json(written.text, written.place.file, written.place.line, job_);
+      try {
+        read_json(written.text, written.place.file, written.place.line, job_);
+      } catch (const Error& error) {
+        add_unreadable(written, error.what());
+        continue;
+      }
       place_in(written.span, settings, findings);
     }
     const std::size_t installs = job_.installs.size();
@@ -257,7 +300,7 @@ class JobReader {
     for (const auto& [name, words] : script.arrays) {
       arrays.words.insert(arrays.words.end(), words.begin(), words.end());
     }
-    if (!arrays.words.empty()) {
+    if (!arrays.words.empty() && are_of_a_job(arrays.words)) {
       arrays_.push_back(std::move(arrays));
     } else if (const ShellWord* const swift = swift_command(script)) {
       job_.unknown(swift->place, "ms-swift trains nothing by this command: sft, pt and rlhf do",
@@ -268,10 +311,30 @@ class JobReader {
                    fmt::format("{} is started here and is not among the files given", name),
                    fmt::format("give {} too", name));
     } else {
-      job_.unknown({file.name, 0}, "nothing here starts a training job or lists its arguments",
+      job_.unknown({file.name, 0}, std::string(kStartsNothing),
                    "give a launch script, an argument list, ds_config.json, accelerate's yaml or a "
                    "torchtitan function");
     }
+  }
+
+  // "run.sh:12: this is not JSON: ...", of a file that the script writes.
+  void add_unreadable(const ShellFile& written, const std::string& why) {
+    Place place = written.place;
+    std::string message = why;
+    const std::string name = place.file + ":";
+    if (message.starts_with(name)) {
+      message.erase(0, name.size());
+      const int line = std::atoi(message.c_str());
+      if (line > 0) place.line = line;
+      message.erase(0, std::min(message.find(' ') + 1, message.size()));
+    }
+    job_.findings.push_back({Severity::error,
+                             "unreadable_json",
+                             std::move(place),
+                             fmt::format("{}: {}", shown(base_name(written.name)), message),
+                             "what reads it stops",
+                             "Python 3, Lib/json/decoder.py",
+                             {}});
   }
 
   // Of a here-document: what was read of it last stands in `span` of the script.

@@ -270,16 +270,38 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
 }
 
 void add_runtime_environment(const Setting& json, GatheredJob& job) {
+  const std::string text = text_of(json.value);
+  const auto refuse = [&](std::string message, std::string instead, std::string source) {
+    job.findings.push_back({Severity::error,
+                            "runtime_environment",
+                            json.place,
+                            std::move(message),
+                            std::move(instead),
+                            std::move(source),
+                            {}});
+  };
   try {
-    const std::string text = text_of(json.value);
     Settings variables;
     for (Setting setting : read_json_settings(text, json.place.file).settings) {
       setting.place = json.place;
+      const bool of_text = setting.value.is_string() || setting.value.is_null();
+      if (setting.key.starts_with("env_vars.") && !of_text) {
+        refuse(fmt::format("{} is {}, and Ray takes text alone as a variable's value",
+                           setting.key.substr(std::string_view("env_vars.").size()),
+                           shown(text_of(setting.value))),
+               fmt::format("write \"{}\", in quotes", text_of(setting.value)),
+               "Ray 2.60.0, python/ray/_private/runtime_env/validation.py:412");
+      }
       variables.add(std::move(setting));
     }
     add_environment(variables, "env_vars.", job);
-  } catch (const Error&) {
-    return;  // what is put together otherwise is Ray's to read
+  } catch (const Error& error) {
+    // What only a run puts into it may make it another.
+    if (text.find('{') != 0 || text.find('$') != std::string::npos) return;
+    const std::string why = error.what();
+    refuse(fmt::format("--runtime-env-json is no JSON, and Ray stops: {}",
+                       why.substr(std::min(why.find(": ") + 2, why.size()))),
+           "", "Ray 2.60.0, python/ray/dashboard/modules/job/cli.py (submit)");
   }
 }
 

@@ -193,7 +193,7 @@ std::vector<Finding> misspelt_variables(std::span<const ConfigText* const> scrip
     for (const Mention& use : mentions.uses) {
       fix.push_back({use.script->name, use.at, use.at + name.size(), meant->first});
     }
-    findings.push_back({Severity::warning,
+    findings.push_back({Severity::error,
                         "misspelt_variable",
                         {first.script->name, line_of(first.script->text, first.at)},
                         fmt::format("nothing sets ${}, and {} is set and never used", shown(name),

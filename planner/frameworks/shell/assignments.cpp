@@ -11,6 +11,14 @@
 #include "planner/frameworks/shell/script_reader.h"
 
 namespace qplan {
+namespace {
+
+// Written at the same place, and not only spelled alike.
+bool is_the_same(const ShellLetter& a, const ShellLetter& b) {
+  return a.c == b.c && a.file == b.file && a.at == b.at;
+}
+
+}  // namespace
 
 // NAME=..., NAME+=..., NAME=(...).
 bool ScriptReader::assignment(Environment& environment, bool exports) {
@@ -28,7 +36,7 @@ bool ScriptReader::assignment(Environment& environment, bool exports) {
       std::string_view::npos;
   const std::size_t begin = in_.at;
   in_.at += spaced > 0 ? spaced : equals + 1;
-  ShellVariable value = assigned();
+  ShellVariable value = assigned(name);
   if (spaced > 0) meant_assignment({begin, begin + spaced}, name, adds_spaced, value);
   if (branches_.reached() == Truth::no) return true;
   if (!exports && before_.count(name) == 0) {
@@ -46,7 +54,7 @@ bool ScriptReader::assignment(Environment& environment, bool exports) {
 }
 
 // Marked where only a run can tell whether it is set.
-ShellVariable ScriptReader::assigned() {
+ShellVariable ScriptReader::assigned(const std::string& name) {
   ShellVariable value;
   value.is_array = in_.peek() == '(';
   if (value.is_array) {
@@ -56,7 +64,30 @@ ShellVariable ScriptReader::assigned() {
     value.values = {words_.value()};
   }
   keep_defaults();
-  return with_certainty(std::move(value));
+  const auto before = variables_.find(name);
+  return with_certainty(std::move(value), before == variables_.end() ? nullptr : &before->second);
+}
+
+// "$NAME=8", which bash takes for a command: what was meant sets NAME.
+bool ScriptReader::meant_name() {
+  if (in_.peek() != '$' || in_.letters != nullptr) return false;
+  std::size_t end = 1;
+  while (is_shell_name(in_.peek(end))) ++end;
+  const bool digit = in_.peek(1) >= '0' && in_.peek(1) <= '9';
+  const bool sets = in_.peek(end) == '=' && in_.peek(end + 1) != '=';
+  if (end == 1 || digit || !sets) return false;
+  const std::string name(in_.text.substr(in_.at + 1, end - 1));
+  if (branches_.reached() != Truth::no) {
+    add_fault(
+        "dollar_assignment", in_.at,
+        fmt::format("${}= is no assignment: the variable stays as it is, and bash looks for a "
+                    "command of that name",
+                    shown(name)),
+        fmt::format("write {}= without the $", shown(name)),
+        edit_of(sources_, in_, in_.at, in_.at + 1, ""));
+  }
+  ++in_.at;
+  return true;
 }
 
 // "NAME = value", "NAME= (": where the value begins that was meant for an assignment; 0: it is
@@ -232,10 +263,22 @@ ShellVariable& ScriptReader::set(const std::string& name, bool adds, ShellVariab
   return variable;
 }
 
-ShellVariable ScriptReader::with_certainty(ShellVariable value) const {
+ShellVariable ScriptReader::with_certainty(ShellVariable value, const ShellVariable* before) const {
   if (branches_.reached() == Truth::yes) return value;
+  const ShellVariable whole = value;
   for (ShellText& text : value.values) {
     for (ShellLetter& l : text) l.certainty = std::max(l.certainty, Certainty::perhaps);
+  }
+  // What a branch only adds to ('X="$X --more"') is there without it, too.
+  for (std::size_t i = 0; before != nullptr && i < whole.values.size(); ++i) {
+    const ShellText& text = whole.values[i];
+    for (const ShellText& old : before->values) {
+      if (old.empty()) continue;
+      const auto found = std::search(text.begin(), text.end(), old.begin(), old.end(), is_the_same);
+      if (found == text.end()) continue;
+      std::copy(found, found + static_cast<std::ptrdiff_t>(old.size()),
+                value.values[i].begin() + (found - text.begin()));
+    }
   }
   return value;
 }

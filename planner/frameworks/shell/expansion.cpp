@@ -63,7 +63,7 @@ void ShellWordReader::expand(Words& words, Mode mode) {
   if (in_.peek() == '(') {
     if (document(words, mode)) return;
     const std::size_t begin = in_.at + 1;
-    in_.skip_brackets('(', ')');
+    if (!in_.skip_brackets('(', ')')) unclosed_brackets(from);
     if (substituted(words, {begin, in_.at - 1}, mode)) return;
     return append_unknown(words.back(), from);
   }
@@ -315,8 +315,28 @@ bool ShellWordReader::shortened(Words& words, const ShellText& value, Span at, M
   return true;
 }
 
+// "$(" or "$((" at `from`, which nothing ends: what stands in its line is taken for it.
+void ShellWordReader::unclosed_brackets(std::size_t from) {
+  if (in_.letters != nullptr) return;
+  const Place place = sources_.place(in_.letter(from));
+  in_.at = std::min(in_.text.find('\n', from), in_.text.size());
+  const bool known = std::any_of(findings_.begin(), findings_.end(), [&](const Finding& f) {
+    return f.rule == "unclosed_brackets" && f.place.file == place.file;
+  });
+  if (known) return;
+  const bool sum = in_.text.substr(from).starts_with("$((");
+  findings_.push_back({Severity::error,
+                       "unclosed_brackets",
+                       place,
+                       fmt::format("{} that begins here is not closed, and the file ends in it",
+                                   sum ? "$((" : "$("),
+                       sum ? "close it by ))" : "close it by )",
+                       "bash(1), expansion",
+                       {}});
+}
+
 void ShellWordReader::arithmetic(ShellText& to, std::size_t from) {
-  in_.skip_brackets('(', ')');
+  if (!in_.skip_brackets('(', ')')) unclosed_brackets(from);
   const std::string_view spelled = in_.text.substr(from, in_.at - from);
   const std::string_view inside =
       spelled.size() > 5 ? spelled.substr(3, spelled.size() - 5) : std::string_view();
@@ -335,6 +355,13 @@ void ShellWordReader::insert(Words& words, const std::string& name, std::size_t 
   const ShellVariable* const variable = find(variables_, name);
   if (variable == nullptr) return append_unknown(words.back(), from);
   if (variable->values.empty()) return;
+  const bool meant = items == Items::first && takes_arguments_ && mode != Mode::assignment &&
+                     variable->is_array && variable->values.size() > 1 && in_.letters == nullptr &&
+                     plain(variable->values.front()).starts_with("--");
+  if (meant) {
+    first_item(name, from);
+    items = Items::all;
+  }
   const std::size_t count = items == Items::first ? 1 : variable->values.size();
   for (std::size_t i = 0; i < count; ++i) {
     if (i > 0 && items == Items::joined && mode == Mode::quoted) {
@@ -345,6 +372,25 @@ void ShellWordReader::insert(Words& words, const std::string& name, std::size_t 
     }
     add_value(words, variable->values[i], mode);
   }
+}
+
+// "$ARGS" of an array of arguments, spelled from `from` on.
+void ShellWordReader::first_item(const std::string& name, std::size_t from) {
+  std::size_t end = from + 1;
+  const bool braces = in_.text.substr(end).starts_with('{');
+  end += (braces ? 1 : 0) + name.size() + (braces ? 1 : 0);
+  const Place place = sources_.place(in_.letter(from));
+  const bool known = std::any_of(findings_.begin(), findings_.end(), [&](const Finding& f) {
+    return f.rule == "first_item" && f.place.file == place.file && f.place.line == place.line;
+  });
+  if (known) return;
+  const ShellText& first = variables_.at(name).values.front();
+  findings_.push_back({Severity::error, "first_item", place,
+                       fmt::format("{} is an array, and without [@] it is its first item alone: {}",
+                                   shown(name), shown(plain(first))),
+                       fmt::format("write ${{{}[@]}}", shown(name)), "bash(1), arrays",
+                       edit_of(sources_, in_, from, end, fmt::format("${{{}[@]}}", name))});
+  findings_.back().fix.renames = true;  // what it hides may come up
 }
 
 // Outside quotes a value falls apart at its blanks.

@@ -20,6 +20,7 @@ void ScriptReader::redirection(Redirections& redirections) {
   const bool in = in_.peek() == '<';
   const std::size_t from = in_.at;
   while (in_.peek() == '<' || in_.peek() == '>' || in_.peek() == '&') ++in_.at;
+  if (in_.peek() == '(') return void(in_.skip_brackets('(', ')'));  // commands in place of a file
   const bool here = in_.text.substr(from, in_.at - from) == "<<";
   HereDocument document;
   document.strips_tabs = here && in_.peek() == '-';

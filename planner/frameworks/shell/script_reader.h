@@ -42,6 +42,11 @@ class ScriptReader {
     std::string name;
     std::size_t begin = 0;
   };
+  struct OpenBlock {
+    std::string_view word;  // "if", "for", "case", "{"
+    std::size_t at = 0;
+    bool goes_on = false;  // behind "then" or "do"
+  };
   struct Outside {
     ShellVariables variables;
     int depth = 0;  // of brackets
@@ -59,14 +64,24 @@ class ScriptReader {
   void remark();
   void set_of_batch(const ShellText& option, const ShellText& value);
 
+  // Whether blocks and tests are whole (blocks.cpp).
+  void block_word(std::string_view word, std::size_t at);
+  void end_blocks();
+  std::string_view meant_keyword(std::vector<ShellText>& words);
+  void meant_test(std::vector<ShellText>& words, std::size_t begin, std::size_t end);
+  void add_fault(std::string_view rule, std::size_t at, std::string message, std::string instead,
+                 std::vector<Edit> fix);
+
   // What sets variables (assignments.cpp).
   void keep_defaults();
   void take_back();
   bool assignment(Environment& environment, bool exports);
-  ShellVariable assigned();
+  bool meant_name();
+  ShellVariable assigned(const std::string& name);
   [[nodiscard]] std::size_t value_behind_blanks(std::size_t name_size) const;
   void meant_assignment(Span head, const std::string& name, bool adds, ShellVariable& value);
-  [[nodiscard]] ShellVariable with_certainty(ShellVariable value) const;
+  [[nodiscard]] ShellVariable with_certainty(ShellVariable value,
+                                             const ShellVariable* before = nullptr) const;
   bool item_assignment(std::size_t name_size);
   void arithmetic_command();
   void set_by_arithmetic(std::string_view text, std::size_t at);
@@ -113,12 +128,14 @@ class ScriptReader {
   ShellWordReader words_{in_, variables_, sources_, script_.findings};
   ShellBranches branches_;
   std::map<std::string, Function> functions_;
-  std::vector<OpenBody> bodies_;  // that are being read
-  std::string opens_function_;    // behind "NAME()"
-  std::vector<Outside> outside_;  // of subshells, which change nothing there
+  std::vector<OpenBody> bodies_;   // that are being read
+  std::vector<OpenBlock> blocks_;  // of the text that is being read
+  std::string opens_function_;     // behind "NAME()"
+  std::vector<Outside> outside_;   // of subshells, which change nothing there
   std::map<std::string, std::optional<ShellVariable>> before_;  // of variables set before a command
   bool sets_next_ = false;                                      // behind "for"
   bool asks_case_ = false;                                      // behind "case"
+  bool began_ = false;                                          // a command stands above
   int open_brackets_ = 0;
   std::size_t documents_end_ = 0;  // of here-documents that this line's end leads over
   std::optional<std::size_t> remark_at_, command_remark_;  // of this statement, and that before

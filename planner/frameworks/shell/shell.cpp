@@ -28,6 +28,13 @@ constexpr std::array<BatchVariables, 4> kOfBatch{{
 constexpr std::array<std::string_view, 5> kDeclarations{"export", "declare", "local", "readonly",
                                                         "typeset"};
 
+// Whether a command may take an array of arguments: tests ask for its first item, and what prints
+// it starts nothing.
+bool takes_arguments(const ShellText& command) {
+  constexpr std::array<std::string_view, 5> kOthers{"[", "[[", "test", "echo", "printf"};
+  return !is_in(kOthers, plain(command));
+}
+
 }  // namespace
 
 bool ScriptReader::may_read() {
@@ -43,16 +50,19 @@ void ScriptReader::read(const ShellCursor& cursor) {
   auto before = std::exchange(before_, {});
   auto bodies = std::exchange(bodies_, {});
   auto outside = std::exchange(outside_, {});
+  auto blocks = std::exchange(blocks_, {});
   const int brackets = std::exchange(open_brackets_, 0);
   const std::size_t documents = std::exchange(documents_end_, 0);
   in_ = cursor;
   command_end_.reset();
   while (!in_.at_end() && script_.commands.size() < kMostCommands) statement();
+  if (in_.at_end()) end_blocks();
   command_end_.reset();
   in_ = outer;
   before_ = std::move(before);
   bodies_ = std::move(bodies);
   outside_ = std::move(outside);
+  blocks_ = std::move(blocks);
   open_brackets_ = brackets;
   documents_end_ = documents;
 }
@@ -109,17 +119,22 @@ void ScriptReader::statement() {
     } else if (words.empty() && in_.peek() == '(' && in_.peek(1) == '(') {
       arithmetic_command();
       computes = true;
+      sets_next_ = false;  // of "for ((i = 0; ...))"
     } else if (in_.peek() == '(' || in_.peek() == ')') {
       bracket(words);
     } else if ((words.empty() || declares) &&
                assignment(declares ? exported_ : command.environment, declares)) {
       assigns = true;
+    } else if (words.empty() && meant_name()) {
+      continue;  // which is set now
     } else {
       const bool first = words.empty();
       const std::size_t word_begin = in_.at;
+      words_.takes_arguments(!first && takes_arguments(words.front()));
       for (ShellText& text : words_.word()) words.push_back(std::move(text));
       keep_defaults();
       if (first && words.size() == 1) keyword(words, word_begin);
+      if (words.size() == 2 && plain(words[0]) == "!") block_word(plain(words[1]), word_begin);
       if (asks_case_ && words.size() == 2) case_word(words);
       if (words.size() == 2 && plain(words[0]) == "function") {
         opens_function_ = plain(words[1]);
@@ -129,6 +144,8 @@ void ScriptReader::statement() {
     }
   }
   const std::size_t end = in_.at;
+  const std::string_view behind_command = meant_keyword(words);
+  meant_test(words, begin, end);
   while (between()) ++in_.at;
   const std::string_view joint = in_.text.substr(end, in_.at - end);
   const bool line_ends = in_.peek() == '\n';
@@ -149,18 +166,22 @@ void ScriptReader::statement() {
   if (!line_ends && !redirections.documents.empty()) documents_end_ = std::exchange(in_.at, behind);
   const bool remark_alone = words.empty() && !assigns && !computes && remark_at_;
   if (remark_alone && command_end_ && *command_end_ + 1 == begin) remark_below(end);
+  if (sourced_deep_ == 0 && (assigns || computes || !words.empty())) began_ = true;
   if (words.empty() && computes) branches_.command_ends(Truth::open, joint);
   if (words.empty() && !assigns) return branches_.arm_ends(joint);
   auto result = words.empty() ? Truth::yes : test_result(words);  // an assignment succeeds
   if (!branches_.runs_in_order()) result = std::nullopt;
   if (branches_.reached() != Truth::no) run(std::move(command), words, {begin, end}, input);
   if (!words.empty()) take_back();
+  if (!words.empty()) sets_next_ = false;
   branches_.command_ends(result, joint);
   branches_.arm_ends(joint);
+  if (!behind_command.empty()) branches_.keyword(behind_command);
 }
 
 // What the word read last means where a command may begin; it is taken from `words` then.
 void ScriptReader::keyword(std::vector<ShellText>& words, std::size_t begin) {
+  if (sets_next_) return;  // "for case in ...": a name
   const std::string word = plain(words[0]);
   const bool opens = word == "{" && !opens_function_.empty();
   if (opens) {
@@ -173,6 +194,7 @@ void ScriptReader::keyword(std::vector<ShellText>& words, std::size_t begin) {
     bodies_.pop_back();
   }
   opens_function_.clear();
+  block_word(word, begin);
   if (!opens && !branches_.keyword(word)) return;
   sets_next_ = word == "for";
   asks_case_ = word == "case";
@@ -218,6 +240,19 @@ void ScriptReader::remark() {
   const std::size_t end = in_.line_end();
   remark_at_ = in_.at;
   if (!in_.text.substr(in_.at).starts_with(kBatch)) {
+    in_.at = end;
+    return;
+  }
+  if (sourced_deep_ == 0 && began_) {
+    script_.findings.push_back(
+        {Severity::warning,
+         "late_directive",
+         sources_.place(in_.letter(in_.at)),
+         "sbatch reads no #SBATCH line below the first command: this one is a remark",
+         "put it above the first command",
+         "launcher: Slurm, sbatch(1): it stops at the first line that is neither blank nor a "
+         "remark",
+         {}});
     in_.at = end;
     return;
   }

@@ -104,19 +104,60 @@ void ShellCursor::skip_line() {
   at = std::min(line_end() + 1, text.size());
 }
 
-void ShellCursor::skip_brackets(char open, char close) {
-  int depth = 0;
-  while (!at_end()) {
-    const char c = text[at++];
+namespace {
+
+// Commands within commands that are looked into at most, which may nest.
+constexpr int kMostNested = 200;
+
+std::size_t behind_brackets(std::string_view text, std::size_t at, char open, char close,
+                            bool quotes, int& nested);
+
+// Behind the quote that closes the one at `at`, or the text's end. Commands between double quotes
+// have quotes of their own.
+std::size_t behind_quote(std::string_view text, std::size_t at, int& nested) {
+  const char quote = text[at++];
+  while (at < text.size() && text[at] != quote) {
+    const bool commands = quote == '"' && text.substr(at).starts_with("$(");
+    const std::size_t end = commands && nested-- > 0
+                                ? behind_brackets(text, at + 1, '(', ')', true, nested)
+                                : std::string_view::npos;
+    at = end != std::string_view::npos ? end : at + (quote == '"' && text[at] == '\\' ? 2U : 1U);
+  }
+  return std::min(at + 1, text.size());
+}
+
+// Behind the bracket that closes the one at `at`; npos: none does.
+std::size_t behind_brackets(std::string_view text, std::size_t at, char open, char close,
+                            bool quotes, int& nested) {
+  int open_ones = 0;
+  while (at < text.size()) {
+    const char c = text[at];
+    if (quotes && (c == '"' || c == '\'')) {
+      at = behind_quote(text, at, nested);
+      continue;
+    }
+    ++at;
     if (c == '\\') {
       ++at;
     } else if (c == open) {
-      ++depth;
-    } else if (c == close && --depth == 0) {
-      return;
+      ++open_ones;
+    } else if (c == close && --open_ones == 0) {
+      return at;
     }
   }
-  at = std::min(at, text.size());
+  return std::string_view::npos;
+}
+
+}  // namespace
+
+bool ShellCursor::skip_brackets(char open, char close) {
+  // A bracket in quotes closes none; where quotes hide the end, as in a remark, they count not.
+  int nested = kMostNested;
+  std::size_t end =
+      open == '(' ? behind_brackets(text, at, open, close, true, nested) : std::string::npos;
+  if (end == std::string::npos) end = behind_brackets(text, at, open, close, false, nested);
+  at = std::min(end, text.size());
+  return end != std::string::npos;
 }
 
 std::vector<Edit> edit_of(const ShellSources& sources, const ShellCursor& in, std::size_t begin,

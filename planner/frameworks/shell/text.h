@@ -77,8 +77,8 @@ struct ShellCursor {
   [[nodiscard]] bool at_operator() const;  // of "[[ ... ]]"
   std::vector<ShellLetter> take_operator();
   void skip_line();  // and its end
-  // From an opening bracket behind the one that closes it, or to the end.
-  void skip_brackets(char open, char close);
+  // From an opening bracket behind the one that closes it, or to the end. False: none does.
+  bool skip_brackets(char open, char close);
 };
 
 // [begin, end) replaced where it was written; empty where it does not stand there in one piece.

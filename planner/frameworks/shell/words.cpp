@@ -102,6 +102,34 @@ Edit ShellWordReader::remark_above(std::size_t command, std::size_t begin, std::
                       in_.text.substr(word, word_end - word), remark, line_break)};
 }
 
+// "--a 1\\", "--b 2" at the begin of the next line: without a blank the two lines are one word.
+bool ShellWordReader::glued_line() {
+  if (in_.peek() != '\\' || in_.peek(1) != '\n' || in_.letters != nullptr || in_.at == 0)
+    return false;
+  const char before = in_.text[in_.at - 1];
+  if (is_shell_blank(before) || before == '\n' || before == '\\') return false;
+  const std::string_view line =
+      in_.text.substr(in_.at + 2).substr(0, in_.text.substr(in_.at + 2).find('\n'));
+  const std::size_t key = line.find_first_not_of("+~");
+  std::size_t end = std::min(key, line.size());
+  while (end < line.size() && (is_shell_name(line[end]) || line[end] == '.')) ++end;
+  const std::size_t dot = line.find('.');
+  const bool override_of_hydra = end < line.size() && line[end] == '=' && dot < end && dot > key;
+  const bool flag = line.starts_with("--") && line.size() > 2 && is_shell_name(line[2]);
+  const bool array = line.starts_with("${") && line.find("[@]}") != std::string_view::npos;
+  if (!override_of_hydra && !flag && !array) return false;
+  const std::size_t word_end = std::min(line.find_first_of(" \t=\\"), line.size());
+  findings_.push_back(
+      {Severity::error, "glued_lines", sources_.place(in_.letter(in_.at)),
+       fmt::format("no blank stands before the backslash, so that {} of the next line is part of "
+                   "this line's last word",
+                   shown(line.substr(0, word_end))),
+       "put a blank before the backslash", "bash(1), quoting",
+       edit_of(sources_, in_, in_.at, in_.at, " ")});
+  findings_.back().fix.renames = true;  // what it hides may come up
+  return true;
+}
+
 bool ShellWordReader::at_word_end() const {
   constexpr std::string_view kEnds = "\n;|&<>()";
   const char c = in_.peek();
@@ -113,7 +141,7 @@ std::vector<ShellText> ShellWordReader::word() {
   Words words(1);
   bool quoted = false;
   while (!at_word_end()) {
-    if (broken_continuation()) break;
+    if (broken_continuation() || glued_line()) break;
     quoted = quoted || in_.peek() == '"' || in_.peek() == '\'';
     piece(words, Mode::word);
   }

@@ -39,7 +39,12 @@ class ShellWordReader {
       : in_(cursor), variables_(variables), sources_(sources), findings_(findings) {}
 
   // Where the command begins that is read from here on.
-  void begin_command() { command_ = in_.at; }
+  void begin_command() {
+    command_ = in_.at;
+    takes_arguments_ = false;
+  }
+  // Whether the words that follow are arguments, so that of an array of them all are meant.
+  void takes_arguments(bool takes) { takes_arguments_ = takes; }
   void skip_blanks();  // and backslashes that continue a line
   [[nodiscard]] bool at_word_end() const;
 
@@ -67,6 +72,8 @@ class ShellWordReader {
   void piece(Words& words, Mode mode);
   void escape(ShellText& to, Mode mode);
   bool broken_continuation();
+  bool glued_line();
+  void first_item(const std::string& name, std::size_t from);
 
   void expand(Words& words, Mode mode);
   void braces(Words& words, std::size_t from, Mode mode);
@@ -76,6 +83,7 @@ class ShellWordReader {
   void escaped(ShellText& to);
   void unclosed(std::size_t quote);
   void closed(std::size_t quote);
+  void unclosed_brackets(std::size_t from);
   // What stands behind the name in "${NAME...}", [begin, end); false: it is not followed.
   bool set_default(Words& words, const std::string& name, std::string_view rest, Span at,
                    Mode mode);
@@ -95,6 +103,7 @@ class ShellWordReader {
   // The first quote of each file and kind whose text has several lines.
   std::map<std::pair<std::uint16_t, char>, std::size_t> over_lines_;
   std::size_t command_ = 0;
+  bool takes_arguments_ = false;
   std::size_t letters_ = 0;  // that variables gave
   int depth_ = 0;            // of quotes and variables
 };

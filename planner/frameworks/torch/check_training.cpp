@@ -47,8 +47,10 @@ void check_class(const Scene& scene, const std::string& name, const Place& place
   const ModelSpec& model = scene.question.model;
   const std::vector<std::string> own = names_within(decoder_layer_class(model.architecture));
   if (own.empty() || std::find(own.begin(), own.end(), name) != own.end()) return;
-  const bool slip = std::any_of(own.begin(), own.end(),
-                                [&](const std::string& real) { return is_slip(name, real); });
+  // Or its begin alone: "LlamaDecoder".
+  const bool slip = std::any_of(own.begin(), own.end(), [&](const std::string& real) {
+    return is_slip(name, real) || (name.size() > 5 && real.starts_with(name));
+  });
   if (!slip && !is_decoder_layer_class(name)) return;
   // accelerate's yaml was compared with the model already, where the model was named.
   const bool said = std::any_of(out.begin(), out.end(), [&](const Finding& f) {

@@ -87,6 +87,26 @@ TEST_SUITE("the environment of a job") {
     REQUIRE(find(slime("8"), "queues") != nullptr);
     CHECK(find(slime("1"), "queues") == nullptr);
     CHECK(find(slime("${QUEUES}"), "queues") == nullptr);
+    CHECK(find(slime("1"), "runtime_environment") == nullptr);
+    CHECK(find(slime("1"), "missing_dashes") == nullptr);
+  }
+
+  TEST_CASE("what Ray refuses of its own command is told") {
+    const auto ask = [](const std::string& json, const std::string& dashes) {
+      return ask_text("run.sh",
+                      "ray job submit --runtime-env-json='" + json + "' " + dashes +
+                          "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 "
+                          "--colocate --n-samples-per-prompt 8 --rollout-batch-size 8 "
+                          "--global-batch-size 64\n",
+                      "qwen3-8b", 8);
+    };
+    const std::string right = "{\"env_vars\": {\"A\": \"1\"}}";
+    CHECK(find(ask(right, "-- "), "runtime_environment") == nullptr);
+    CHECK(find(ask("{\"env_vars\": {\"A\": 1}}", "-- "), "runtime_environment") != nullptr);
+    CHECK(find(ask("{\"env_vars\": {\"A\" \"1\"}}", "-- "), "runtime_environment") != nullptr);
+    CHECK(find(ask("{\"env_vars\": {\"A\": $B}}", "-- "), "runtime_environment") == nullptr);
+    CHECK(find(ask(right, "-- "), "missing_dashes") == nullptr);
+    CHECK(find(ask(right, ""), "missing_dashes") != nullptr);
   }
 }
 
@@ -101,7 +121,7 @@ TEST_SUITE("misspelt variables of a shell") {
   TEST_CASE("are told where what is meant is set and never used") {
     const Checked slip = ask_script("TP_SIZE=2\nMBS=1", "--tensor-model-parallel-size $TP_SIZ");
     REQUIRE(find(slip, "misspelt_variable") != nullptr);
-    CHECK(find(slip, "misspelt_variable")->severity == Severity::warning);
+    CHECK(find(slip, "misspelt_variable")->severity == Severity::error);
     CHECK(find(slip, "misspelt_variable")->place.line == 3);
     CHECK(find(slip, "misspelt_variable")->message ==
           "nothing sets $TP_SIZ, and TP_SIZE is set and never used");

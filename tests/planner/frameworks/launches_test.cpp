@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "tests/planner/frameworks/fixed.h"
 #include "tests/planner/frameworks/jobs.h"
 
 namespace qplan {
@@ -26,6 +27,63 @@ TEST_SUITE("launches") {
       CHECK(find(wrong, "launched_world")->message ==
             "torchrun starts 3 x 6 = 18 processes, not the job's 24");
     }
+  }
+
+  TEST_CASE("tasks are the processes of a shell that starts Python itself") {
+    const auto ask = [&](const std::string& tasks) {
+      return ask_text("job.sh",
+                      "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=" +
+                          tasks + "\nCMD=\"python" + kTrain + "\"\nsrun bash -c \"$CMD\"\n",
+                      "qwen3-8b", 16);
+    };
+    CHECK(find(ask("8"), "launched_world") == nullptr);
+    REQUIRE(find(ask("1"), "launched_world") != nullptr);
+    CHECK(find(ask("1"), "launched_world")->place.line == 5);
+  }
+
+  TEST_CASE("verl's program asks Ray for its workers, whatever starts it") {
+    const std::string verl =
+        " python3 -m verl.trainer.main_ppo data.train_batch_size=256 "
+        "actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
+        "trainer.n_gpus_per_node=8 trainer.nnodes=2\n";
+    const Checked checked = ask_text(
+        "job.sh", "#SBATCH --nodes=2\n#SBATCH --gres=gpu:8\nsrun --nodes=1 --ntasks=1" + verl,
+        "qwen3-8b", 16);
+    CHECK_MESSAGE(find(checked, "launched_world") == nullptr, findings_text(checked));
+    CHECK(find(checked, "launched_degrees") == nullptr);
+    const Checked slip =
+        ask_text("job.sh", "python3 -m verl.trainer.main_pop a.b=1\n", "qwen3-8b", 8);
+    CHECK(find(slip, "unknown_module") != nullptr);
+  }
+
+  TEST_CASE("a launcher's options by another launcher's names are told, and mended") {
+    const auto text = [&](const std::string& launcher) { return launcher + kTrain + "\n"; };
+    const std::string wrong = text("torchrun --num_gpus 8 --num_nodes 1");
+    CHECK(find(ask_text("train.sh", wrong, "qwen3-8b", 8), "unknown_option") != nullptr);
+    CHECK(fixed_text("train.sh", wrong, "qwen3-8b", 8)
+              .starts_with("torchrun --nproc-per-node 8 --nnodes 1 pretrain_gpt.py"));
+    CHECK(find(ask_text("train.sh", text("deepspeed --nproc_per_node 8"), "qwen3-8b", 8),
+               "unknown_option") != nullptr);
+    // Any program may stand behind this.
+    const Checked shell = ask_text(
+        "train.sh", "torchrun --nproc-per-node 8 --no-python bash run.sh\n", "qwen3-8b", 8);
+    CHECK(find(shell, "launches_shell") == nullptr);
+  }
+
+  TEST_CASE("Slurm's lines: names that sbatch has not, and those below the first command") {
+    const auto ask = [&](const std::string& above) {
+      return ask_text("job.sh",
+                      above + "srun torchrun --nproc_per_node 8 --nnodes 2" + kTrain + "\n",
+                      "qwen3-8b", 16);
+    };
+    const Checked slip = ask("#SBATCH --nodes=2\n#SBATCH --exlusive\n");
+    REQUIRE(find(slip, "unknown_option") != nullptr);
+    CHECK(find(slip, "unknown_option")->place.line == 2);
+    CHECK(find(ask("#SBATCH --nodes=2 # --exlusive\n#SBATCH --environment=a\n"),
+               "unknown_option") == nullptr);
+    CHECK(find(ask("set -x\n#SBATCH --nodes=4\n"), "late_directive") != nullptr);
+    CHECK(find(ask("set -x\n#SBATCH --nodes=4\n"), "allocated_nodes") == nullptr);
+    CHECK(find(ask("#!/bin/bash\n\n# a remark\n#SBATCH --nodes=2\n"), "late_directive") == nullptr);
   }
 
   TEST_CASE("processes that are counted over all nodes are the job's GPUs") {

@@ -84,6 +84,7 @@ TEST_SUITE("names of verl and NeMo-RL") {
              {"actor.ppo_mini_batch_size", "actor.ppo_mini_bacth_size"},
              {"actor_rollout_ref.rollout.n=", "actor_rololut_ref.rollout.n="},
              {"rollout.tensor_model_parallel_size", "rollout.tensor_model_paralel_size"},
+             {"rollout.tensor_model_parallel_size", "rollout.tensor_parallel_size"},
              {"data.max_response_length", "dtaa.max_response_length"},
              {"strategy=fsdp2", "strategy=FSDP2"},
              {"name=vllm", "name=vLLM"}}) {
@@ -100,8 +101,38 @@ TEST_SUITE("names of verl and NeMo-RL") {
                                      "data.max_prompt_length", "dtaa.max_promt_length")) == kVerl);
     // Another word is none: nobody knows what was meant.
     const std::string other =
-        with_words(kVerl, "rollout.tensor_model_parallel_size", "rollout.tensor_parallel_size");
+        with_words(kVerl, "rollout.tensor_model_parallel_size", "rollout.tensor_ways");
     CHECK(fixed("run.sh", other) == other);
+  }
+
+  TEST_CASE("Megatron's section needs its configuration, and its weights a folder") {
+    const std::string job = with_words(
+        kVerl, "    trainer.nnodes",
+        "    actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 \\\n    trainer.nnodes");
+    const std::string plain =
+        with_words(job, "    actor_rollout_ref.actor.strategy=fsdp2 \\\n", "");
+    const auto ask = [](const std::string& text) {
+      return ask_text("run.sh", text, "qwen3-8b", 8);
+    };
+    REQUIRE(find(ask(plain), "config_name") != nullptr);
+    CHECK(find(ask(plain), "config_name")->place.line == 14);
+    const auto named = [&](const std::string& flag) {
+      return with_words(plain, "main_ppo \\\n", "main_ppo " + flag + " \\\n");
+    };
+    const std::string right = named("--config-name=ppo_megatron_trainer.yaml");
+    CHECK(find(ask(right), "config_name") == nullptr);
+    CHECK(find(ask(named("--config-name=ppo_trainer")), "config_name") != nullptr);
+    CHECK(find(ask(named("model_engine=megatron")), "config_name") == nullptr);
+    CHECK(find(ask(right), "option_needs") == nullptr);
+    const std::string saved =
+        "    actor_rollout_ref.actor.megatron.use_dist_checkpointing=True \\\n";
+    const std::string at = "    trainer.nnodes";
+    CHECK(find(ask(with_words(right, at, saved + at)), "option_needs") != nullptr);
+    CHECK(find(ask(with_words(
+                   right, at,
+                   saved + "    actor_rollout_ref.actor.megatron.dist_checkpointing_path=/w \\\n" +
+                       at)),
+               "option_needs") == nullptr);
   }
 
   TEST_CASE("a slip of NeMo-RL's, of a key, a section, or an override, is mended") {
