@@ -68,6 +68,12 @@ std::string word_of_key(const Settings& settings, std::string_view name) {
 
 }  // namespace
 
+bool is_recipe(const Settings& settings) {
+  const std::string program = program_of(settings);
+  return program.find("recipe.") != std::string::npos ||
+         program.find("recipe/") != std::string::npos;
+}
+
 bool is_sft_program(std::string_view program) {
   return program.find("sft_trainer") != std::string_view::npos;
 }

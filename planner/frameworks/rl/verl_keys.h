@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "planner/frameworks/rl/omega_config.h"
+#include "planner/frameworks/scene.h"
 
 namespace qplan::verl {
 
@@ -24,7 +25,12 @@ inline std::string key(std::string_view section, std::string_view name) {
   return std::string(section) + std::string(name);
 }
 
+inline constexpr std::string_view kHydra =
+    "verl b178a3cd, verl/trainer/main_ppo.py (hydra.main, whose keys are the configuration's)";
+
 std::string program_of(const Settings& settings);
+// A program beside verl's own, which may know words of its own.
+bool is_recipe(const Settings& settings);
 // Supervised fine-tuning: its keys are others, read under those of the actor.
 bool is_sft_program(std::string_view program);
 bool is_sft(const Settings& settings);
@@ -35,6 +41,9 @@ bool is_megatron(const Settings& settings);
 bool has_listed_keys(const Settings& settings);
 // One that such a program's own configuration has besides verl's.
 bool is_added_key(const Settings& settings, std::string_view name);
+
+// Keys that the configuration has not, or not where they stand; in check_verl_keys.cpp.
+void check_verl_keys(const Scene& scene, const ConfigPart& part, Findings& out);
 
 // Numbers that several checks ask for.
 struct Numbers {
