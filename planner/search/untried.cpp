@@ -10,29 +10,30 @@ namespace {
 
 constexpr double kWorthwhile = 0.01;  // of a step: less is not worth anybody's trial
 
-// The other values of a setting.
+// The plan with other values of a setting.
 template <class T>
-std::vector<T> others_than(const T& now, const PlanWord<T>& word) {
-  std::vector<T> values;
+std::vector<ParallelPlan> others_than(const ParallelPlan& best, const PlanWord<T>& word) {
+  std::vector<ParallelPlan> plans;
+  const T now = best.*word.member;
+  const auto add = [&](const T& value) { (plans.emplace_back(best)).*word.member = value; };
   if constexpr (std::is_same_v<T, bool>) {
-    values.push_back(!now);
+    add(!now);
   } else if constexpr (std::is_enum_v<T>) {
     for (const auto& [value, text] : Words<T>::table) {
-      if (value != now && (word.takes.empty() || word.takes.has(value))) values.push_back(value);
+      if (value != now && (word.takes.empty() || word.takes.has(value))) add(value);
     }
   } else if constexpr (std::is_same_v<T, EnumSet<OverlapKind>>) {
     for (const auto& [kind, text] : Words<OverlapKind>::table) {
       if (now.has(kind)) continue;
-      values.push_back(now);
-      values.back().add(kind);
+      T more = now;
+      add(more.add(kind));
     }
   } else if constexpr (std::is_same_v<T, Offload>) {
-    if (now.activation_layers == 0) {
-      values.push_back(now);
-      values.back().activation_layers = -1;
-    }
+    Offload more = now;
+    more.activation_layers = -1;
+    if (now.activation_layers == 0) add(more);
   }
-  return values;
+  return plans;
 }
 
 class Trials {
@@ -50,9 +51,7 @@ class Trials {
                            : !space_[word.member].empty();
     if (!word.setting || asked) return;
     if (is_member(word.member, &ParallelPlan::overlap) && overlaps_nothing()) return;
-    for (const T& value : others_than(best_.*word.member, word)) {
-      ParallelPlan plan = best_;
-      plan.*word.member = value;
+    for (ParallelPlan plan : others_than(best_, word)) {
       if (is_member(word.member, &ParallelPlan::cuda_graph_scope)) plan.cuda_graph = true;
       try_plan(plan);
       // What goes to the host need not be computed again.
