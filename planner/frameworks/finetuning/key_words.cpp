@@ -64,16 +64,6 @@ constexpr auto kWordsOfKeys = std::to_array<WordsOfKey>({
      error, "AutoModel stops at others", "NeMo-AutoModel 36044ad3, nemo_automodel/cli/utils.py"},
 });
 
-std::vector<std::string> at_commas(std::string_view text) {
-  std::vector<std::string> words;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    words.emplace_back(text.substr(0, comma));
-    if (comma == std::string_view::npos) return words;
-    text.remove_prefix(comma + 1);
-  }
-}
-
 }  // namespace
 
 void check_words_of_keys(const Scene& scene, const ConfigPart& part, Findings& out) {
@@ -82,7 +72,7 @@ void check_words_of_keys(const Scene& scene, const ConfigPart& part, Findings& o
     if (said == nullptr || !said->resolved || !said->value.is_string()) continue;
     const std::string word = text_of(said->value);
     if (!word.starts_with(row.prefix) || word.find('$') != std::string::npos) continue;
-    const std::vector<std::string> words = at_commas(row.words);
+    const std::vector<std::string> words = words_at_commas(row.words);
     if (std::find(words.begin(), words.end(), word) != words.end()) continue;
     const std::string meant = certain_choice(word, words);
     const std::string near = nearest_name(word, words);

@@ -5,7 +5,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "models/plan/plan_text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/scene.h"
 
@@ -68,6 +70,12 @@ void check_words_of_trl(const Scene& scene, Findings& out);
 
 constexpr bool is_of_swift(Dialect dialect) {
   return dialect == Dialect::ms_swift || dialect == Dialect::ms_swift_megatron;
+}
+
+// "a,b" of a table's cell.
+inline std::vector<std::string> words_at_commas(std::string_view text) {
+  const std::vector<std::string_view> words = split(text, ',');
+  return {words.begin(), words.end()};
 }
 
 }  // namespace qplan

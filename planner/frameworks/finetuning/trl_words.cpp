@@ -48,16 +48,6 @@ constexpr auto kWordsOfTrl = std::to_array<WordsOfTrl>({
     {"--importance_sampling_level", "", "token,sequence", "trl/trainer/grpo_trainer.py:891"},
 });
 
-std::vector<std::string> split_words(std::string_view text) {
-  std::vector<std::string> words;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    words.emplace_back(text.substr(0, comma));
-    if (comma == std::string_view::npos) return words;
-    text.remove_prefix(comma + 1);
-  }
-}
-
 // The verb of a part; empty: a program of one's own, which may be any's.
 std::string verb_of_part(const ConfigPart& part) {
   const Setting* const verb = part.settings.find("verb");
@@ -76,7 +66,7 @@ void check_word(const Scene& scene, const ConfigPart& part, const WordsOfTrl& ro
     return;
   }
   if (!row.verb.empty() && row.verb != verb_of_part(part)) return;
-  const std::vector<std::string> real = split_words(row.words);
+  const std::vector<std::string> real = words_at_commas(row.words);
   for (const std::string& written : list_of(said->value)) {
     const std::string word = lower_case(written);
     const bool known = row.key == "--scale_rewards"

@@ -210,7 +210,7 @@ std::string meant_word(const WordsOfCall& row, const std::string& word,
     const std::size_t colon = pair.find(':');
     if (pair.substr(0, colon) == word) return pair.substr(colon + 1);
   }
-  const std::string certain = certain_choice(word, words);
+  std::string certain = certain_choice(word, words);
   if (!certain.empty()) return certain;
   const std::string near = nearest_name(word, words);
   const std::size_t most = word.size() >= 6 ? 2 : 1;
