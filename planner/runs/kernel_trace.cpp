@@ -51,7 +51,7 @@ class KernelNames {
 
 // ---- spans of time ----
 
-struct Span {
+struct KernelSpan {
   double begin = 0, end = 0;  // of whatever unit
   KernelKind kind = KernelKind::other;
 };
@@ -61,7 +61,7 @@ std::size_t place(KernelKind kind) {
 }
 
 // Of the window from `from` to `to`, in units of `unit` seconds, over so many steps.
-KernelTotals totals_of(const std::vector<Span>& spans, double from, double to, double unit,
+KernelTotals totals_of(const std::vector<KernelSpan>& spans, double from, double to, double unit,
                        double steps) {
   struct Edge {
     double at;
@@ -70,7 +70,7 @@ KernelTotals totals_of(const std::vector<Span>& spans, double from, double to, d
   };
   std::vector<Edge> edges;
   edges.reserve(spans.size() * 2);
-  for (const Span& span : spans) {
+  for (const KernelSpan& span : spans) {
     const double begin = std::max(span.begin, from), end = std::min(span.end, to);
     if (end <= begin) continue;
     edges.push_back({begin, 1, span.kind});
@@ -105,8 +105,9 @@ KernelTotals totals_of(const std::vector<Span>& spans, double from, double to, d
 // ---- what is recorded ----
 
 struct Recorded {
-  std::vector<Span> kernels;
-  std::vector<Span> steps;  // as the profiler marks them on the GPU or, where it does not, the host
+  std::vector<KernelSpan> kernels;
+  std::vector<KernelSpan>
+      steps;  // as the profiler marks them on the GPU or, where it does not, the host
   std::optional<std::int64_t> rank, world;
   double unit = 1;  // seconds of a span's 1
 };
@@ -144,7 +145,7 @@ class KinetoReader {
     if (!is_number(event, "ts") || !is_number(event, "dur") || !event["name"].is_string()) return;
     const std::string category = lower_case(event.value("cat", ""));
     const auto& name = event["name"].get_ref<const std::string&>();
-    Span span{.begin = event["ts"], .end = 0};
+    KernelSpan span{.begin = event["ts"], .end = 0};
     span.end = span.begin + event["dur"].get<double>();
     if (category == "kernel") {
       span.kind = kind_of_kernel(name);
@@ -162,7 +163,7 @@ class KinetoReader {
   }
 
   Recorded found_;
-  std::vector<Span> on_gpu_, on_host_;
+  std::vector<KernelSpan> on_gpu_, on_host_;
 };
 
 Recorded read_kineto(std::string_view text, std::string_view where) {
@@ -203,7 +204,7 @@ Recorded read_nsys(std::string_view text, std::string_view where) {
   found.unit = 1e-9;
   for (const CsvTable::Row& row : table.rows) {
     if (row.cells[device] != table.rows.front().cells[device]) continue;  // one GPU's
-    Span span{.begin = number(row, start), .end = 0};
+    KernelSpan span{.begin = number(row, start), .end = 0};
     span.end = span.begin + number(row, duration);
     const std::string& kernel = row.cells[name];
     const bool is_copy =
@@ -255,9 +256,9 @@ KernelTrace read_kernel_trace(std::string_view text, std::string_view where, std
                     "ProfilerActivity.CUDA?",
                     where));
   }
-  const std::vector<Span>& bounds = found.steps.empty() ? found.kernels : found.steps;
+  const std::vector<KernelSpan>& bounds = found.steps.empty() ? found.kernels : found.steps;
   double from = bounds.front().begin, to = bounds.front().end;
-  for (const Span& span : bounds) {
+  for (const KernelSpan& span : bounds) {
     from = std::min(from, span.begin);
     to = std::max(to, span.end);
   }
@@ -285,11 +286,11 @@ KernelTotals predicted_kernels(const Trace& step, int pipeline_rank) {
   const auto is_one_of = [](const auto& words, std::string_view word) {
     return std::find(words.begin(), words.end(), word) != words.end();
   };
-  std::vector<Span> spans;
+  std::vector<KernelSpan> spans;
   for (const TraceEvent& event : step.events) {
     if (event.rank != pipeline_rank || event.stream == Stream::host) continue;
     const std::string_view word = std::string_view(event.name).substr(0, event.name.find(' '));
-    Span span{event.begin.value(), event.end.value(), KernelKind::other};
+    KernelSpan span{event.begin.value(), event.end.value(), KernelKind::other};
     if (event.pipe || (event.stream != Stream::compute && event.stream != Stream::h2d &&
                        event.stream != Stream::d2h)) {
       span.kind = KernelKind::communication;

@@ -12,7 +12,7 @@ namespace qplan {
 namespace {
 
 // Slurm 24.11, sbatch(1); it takes a beginning that no other has for the whole.
-constexpr auto kNames = std::to_array<std::string_view>({
+constexpr auto kBatchOptions = std::to_array<std::string_view>({
     "--account",
     "--acctg-freq",
     "--array",
@@ -123,14 +123,14 @@ constexpr auto kNames = std::to_array<std::string_view>({
 });
 
 bool is_option_of_batch(std::string_view name) {
-  return std::any_of(kNames.begin(), kNames.end(),
+  return std::any_of(kBatchOptions.begin(), kBatchOptions.end(),
                      [&](std::string_view known) { return known.starts_with(name); });
 }
 
 // Empty: none is one letter away, or several are.
 std::string_view meant_option(std::string_view name) {
   std::string_view found;
-  for (const std::string_view known : kNames) {
+  for (const std::string_view known : kBatchOptions) {
     if (edit_distance(name, known) > 1) continue;
     if (!found.empty()) return {};
     found = known;
