@@ -191,6 +191,9 @@ FitAnswer fit(const FitQuestion& question) {
     }
     for (const std::string& log : question.logs) {
       const std::string text = read_text_file(log, {.bytes = kMostBytes});
+      if (text.starts_with("\x1f\x8b")) {
+        throw Error(fmt::format("{} is compressed; unpack it with gunzip", log));
+      }
       if (is_kernel_trace(text)) {
         answer.traces.push_back(
             compare_kernels(log, read_kernel_trace(text, log, question.trace_steps), *asked));

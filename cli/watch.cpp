@@ -64,7 +64,8 @@ class LogWatcher {
     if (const auto step = steps_.read(*line)) {
       if (step->replaces) watch_ = StepWatch(expected_);
       if (step->restarts) watch_.restart();
-      steps_a_line_ = std::max<std::int64_t>(1, step->number - step_);
+      // A run that goes on from a checkpoint begins at whatever number.
+      if (told_ > 0) steps_a_line_ = std::max<std::int64_t>(1, step->number - step_);
       step_ = step->number;
       told_at_ = Clock::now();
       told_ = step->replaces ? 1 : told_ + 1;

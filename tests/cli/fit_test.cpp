@@ -147,6 +147,8 @@ TEST_CASE("a trace tells of products alone, and its step counts where nobody mea
   write_file_atomically(trace, other);
   CHECK(fit({trace}).code == 2);
   CHECK(fit({trace}).says("16 GPUs"));
+  write_file_atomically(trace, "\x1f\x8b\x08");
+  CHECK(fit({trace}).says("gunzip"));
 }
 
 TEST_CASE("fit needs a run") {
