@@ -115,19 +115,11 @@ std::string limits_text(const Job& job, const Answer& answer) {
 }
 
 std::string change_text(const ParallelPlan& best, const ParallelPlan& plan) {
-  const auto before = words_of(best), after = words_of(plan);
-  const auto name = [](const std::string& word) { return word.substr(0, word.find('=')); };
-  std::vector<std::string> gone;
-  for (const std::string& word : before) {
-    const bool stands = std::any_of(after.begin(), after.end(), [&](const std::string& other) {
-      return name(other) == name(word);
-    });
-    if (!stands) gone.push_back("without " + word);
-  }
-  const std::string text = without(after, before);
-  return gone.empty()
-             ? text
-             : fmt::format("{}{}{}", text, text.empty() ? "" : ", ", fmt::join(gone, ", "));
+  const auto a = words_of(best), b = words_of(plan);
+  const std::string here = without(a, b), there = without(b, a);
+  return here.empty()    ? there
+         : there.empty() ? fmt::format("without {}", here)
+                         : fmt::format("{} instead of {}", there, here);
 }
 
 std::string untried_text(const ParallelPlan& best, Seconds step_time,
@@ -147,7 +139,6 @@ std::string untried_text(const ParallelPlan& best, Seconds step_time,
 }
 
 std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
-  const auto a = words_of(best.plan), b = words_of(second.plan);
   const Estimate &first = *best.estimate, &next = *second.estimate;
   const Seconds lost = next.step_time - first.step_time;
 
@@ -170,12 +161,9 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
     if (!parts.empty()) parts += ", ";
     parts += fmt::format("{} {}{}", d.label, d.time.value() > 0 ? "+" : "", human_seconds(d.time));
   }
-  const std::string here = without(a, b), there = without(b, a);
-  const std::string change = here.empty()    ? fmt::format("adding {}", there)
-                             : there.empty() ? fmt::format("leaving out {}", here)
-                                             : fmt::format("{} instead of {}", there, here);
-  std::string text = fmt::format("second: {} loses {} a step ({}%){}", change, human_seconds(lost),
-                                 percent(lost / first.step_time), tie_text(tie));
+  std::string text =
+      fmt::format("second: {} loses {} a step ({}%){}", change_text(best.plan, second.plan),
+                  human_seconds(lost), percent(lost / first.step_time), tie_text(tie));
   if (!parts.empty()) text += ": " + parts;
   return wrapped(text, page().text, 8);
 }

@@ -21,7 +21,8 @@ CommonWords split_common_words(const std::vector<Answer>& answers);
 // "limits: 78% of the step is compute; the largest loss is ..., memory has 12 GiB to spare".
 std::string limits_text(const Job& job, const Answer& answer);
 
-// The words in which a plan is another than `best`: "loss=te", "without recompute=full".
+// The words in which a plan is another than `best`: "loss=te", "without recompute=full", "vpp8
+// instead of vpp7".
 std::string change_text(const ParallelPlan& best, const ParallelPlan& plan);
 
 // A setting that the search did not try, on its best plan (planner/search/untried.h).

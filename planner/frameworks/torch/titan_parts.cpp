@@ -22,19 +22,6 @@ using enum Severity;
 constexpr std::string_view kPartSource =
     "qplan: planner/frameworks/options/torchtitan_names.tsv, what torchtitan b5bcd76c defines";
 
-std::vector<std::string> fields_under(const std::string& section) {
-  std::vector<std::string> names;
-  for (const std::string& name : known_options("torchtitan_names").names()) {
-    if (name.starts_with(section)) names.push_back(name.substr(section.size()));
-  }
-  return names;
-}
-
-std::string nearest_field(const std::string& name, const std::vector<std::string>& names) {
-  const std::string near = nearest_name(name, names);
-  return near.empty() ? "" : fmt::format("did you mean {}?", near);
-}
-
 // A value of another type or word than a field of torchtitan's takes.
 void check_value_of_part(const std::string& field, const PythonArgument& a, Findings& out) {
   const KnownOption* const known = known_options("torchtitan_names").find(field);
@@ -68,7 +55,7 @@ void check_fields_of_parts(const std::string& file, const PythonText& text, Find
     const std::string part = class_of_part(call.callee);
     const bool own = part.empty() || file.find(fmt::format("class {}", part)) != std::string::npos;
     const std::string section = part + ".Config.";
-    const auto names = own ? std::vector<std::string>() : fields_under(section);
+    const auto names = own ? std::vector<std::string>() : titan_names_under(section);
     if (names.empty()) continue;
     for (const PythonArgument& argument : call.arguments) {
       if (argument.name.empty()) continue;
@@ -87,7 +74,7 @@ void check_fields_of_parts(const std::string& file, const PythonText& text, Find
       out.push_back({error, "unknown_option", argument.place,
                      fmt::format("{}.Config has no field {}, and torchtitan stops", part,
                                  shown(argument.name)),
-                     fix.empty() ? nearest_field(argument.name, names)
+                     fix.empty() ? nearest_text(argument.name, names)
                                  : fmt::format("did you mean {}?", fix.front().text),
                      std::string(kPartSource), std::move(fix)});
     }
@@ -141,6 +128,19 @@ void check_words_of_titan(const PythonText& text, Findings& out) {
 }
 
 }  // namespace
+
+std::vector<std::string> titan_names_under(std::string_view prefix) {
+  std::vector<std::string> names;
+  for (const std::string& name : known_options("torchtitan_names").names()) {
+    if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()));
+  }
+  return names;
+}
+
+std::string nearest_text(const std::string& name, const std::vector<std::string>& names) {
+  const std::string near = nearest_name(name, names);
+  return near.empty() ? "" : fmt::format("did you mean {}?", near);
+}
 
 void check_titan_parts(const std::string& file, const PythonText& text, Findings& out) {
   check_fields_of_parts(file, text, out);
