@@ -13,7 +13,8 @@ OpTotals totals_of(const Trace& trace, Counts counts) {
     if (event.pipe || event.category == "send" || !counts(event.rank)) continue;
     KindTotals& kind = totals[event.name.substr(0, event.name.find(' '))];
     ++kind.ops;
-    kind.time = kind.time + (event.end - event.begin);
+    kind.time += event.end - event.begin - event.waited;
+    kind.waited += event.waited;
   }
   return totals;
 }

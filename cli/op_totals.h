@@ -12,10 +12,11 @@
 
 namespace qplan {
 
-// Ops of one kind and the time they took, one after the other.
+// Ops of one kind and the time they took, one after the other; what collectives waited for other
+// ranks to begin them, no part of it.
 struct KindTotals {
   std::int64_t ops = 0;
-  Seconds time;
+  Seconds time, waited;
 };
 
 // By kind, the first word of an op: "gemm" of "gemm 32x64x64 bf16".

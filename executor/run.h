@@ -60,7 +60,8 @@ struct ExpertLoad {
   double active = 1, busiest = 1;
 };
 
-// What an op of a traced step took on its stream; `ranks` of a collective's group.
+// What an op of a traced step took on its stream, a collective since the last of its group's
+// `ranks` had begun it.
 struct TimedWork {
   Work work;
   Seconds time;

@@ -224,10 +224,10 @@ def predict(args, folder, runs):
 
 
 def kinds_of(works):
-    """Seconds of a step's works by kind, the first word of each."""
+    """Seconds of a step's works by kind, the first word of each; collectives' without their wait for other ranks."""
     kinds = collections.Counter()
-    for work, (_, seconds) in works.items():
-        kinds[work.split()[0]] += seconds
+    for work, (_, seconds, *waited) in works.items():
+        kinds[work.split()[0]] += seconds - sum(waited)
     return kinds
 
 

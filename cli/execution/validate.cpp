@@ -80,11 +80,13 @@ std::string kinds_text(const Comparison& c) {
                {"predicted", "ops"},
                {"executed", "ops"},
                {"predicted", "ms"},
-               {"executed", "ms"}});
+               {"executed", "ms"},
+               {"waited", "ms"}});
   for (const std::string& kind : c.ops.kinds()) {
     const KindTotals p = at(c.ops.predicted, kind), x = at(c.ops.executed, kind);
     table.row({kind, std::to_string(p.ops), std::to_string(x.ops),
-               significant(p.time.value() * 1e3), significant(x.time.value() * 1e3)});
+               significant(p.time.value() * 1e3), significant(x.time.value() * 1e3),
+               x.waited > Seconds() ? significant(x.waited.value() * 1e3) : ""});
   }
   return table.text(page().table);
 }
@@ -126,7 +128,8 @@ Json to_json(const Comparison& c) {
                      {"predicted_ops", p.ops},
                      {"executed_ops", x.ops},
                      {"predicted_s", p.time.value()},
-                     {"executed_s", x.time.value()}});
+                     {"executed_s", x.time.value()},
+                     {"waited_s", x.waited.value()}});
   }
   Json stages = Json::array();
   for (std::size_t i = 0; i < c.executed_peak.size(); ++i) {

@@ -148,6 +148,22 @@ ncclComm_t NcclWorld::group(Axis axis, Stream stream) const {
   return it == groups_.end() ? nullptr : it->second;
 }
 
+void NcclWorld::take_least(OfGroups& numbers) const {
+  const OwnedStream stream = make_stream();
+  // In an order that is the same everywhere: no two ranks wait for each other in different groups.
+  for (auto& [key, own] : numbers) {
+    ncclComm_t comm = group(key.first, key.second);
+    if (comm == nullptr) continue;
+    const std::size_t bytes = own.size() * sizeof(double);
+    const DeviceMemory device = device_memory(static_cast<std::int64_t>(bytes));
+    check(cudaMemcpyAsync(device.get(), own.data(), bytes, cudaMemcpyHostToDevice, stream.get()));
+    check(ncclAllReduce(device.get(), device.get(), own.size(), ncclDouble, ncclMin, comm,
+                        stream.get()));
+    check(cudaMemcpyAsync(own.data(), device.get(), bytes, cudaMemcpyDeviceToHost, stream.get()));
+    check(cudaStreamSynchronize(stream.get()));
+  }
+}
+
 ncclComm_t NcclWorld::edge(const Edge& edge) const {
   const auto it = edges_.find(edge);
   QPLAN_CHECK(it != edges_.end(), "messages go between neighbouring stages");

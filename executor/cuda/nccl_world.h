@@ -33,6 +33,11 @@ class NcclWorld {
 
   // Null for a group of one rank.
   [[nodiscard]] ncclComm_t group(Axis axis, Stream stream) const;
+  // Of numbers that each rank of a group has as many of, the least, in place. Every rank of the job
+  // calls this.
+  using OfGroups = std::map<std::pair<Axis, Stream>, std::vector<double>>;
+  void take_least(OfGroups& numbers) const;
+
   // From one pipeline rank (0 in it) to another (1), for activations or their gradients.
   struct Edge {
     int from = 0, to = 0;

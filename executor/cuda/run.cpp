@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 
 #include "executor/checkpoint.h"
 #include "executor/cuda/backend.h"
@@ -148,8 +149,31 @@ class GpuRun {
     return collective == nullptr ? 1 : program_.grid.shape(collective->axis).size;
   }
 
+  // How long collectives of this rank, by place in the program, waited for others of their group:
+  // who begins one last waits for nobody.
+  [[nodiscard]] std::vector<Seconds> waits(const std::vector<CudaBackend::CommandTime>& times) {
+    NcclWorld::OfGroups taken;
+    std::vector<std::pair<std::size_t, std::pair<Axis, Stream>>> places;
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const Command& c = commands_.commands[i];
+      if (c.kind != CommandKind::op || ranks_of(c.op->work) == 1) continue;
+      const std::pair key{std::get<Collective>(c.op->work).axis, c.op->stream};
+      taken[key].push_back((times[i].end - times[i].begin).value());
+      places.emplace_back(i, key);
+    }
+    world_->take_least(taken);
+    std::vector<Seconds> waited(times.size());
+    std::map<std::pair<Axis, Stream>, std::size_t> next;
+    for (const auto& [i, key] : places) {
+      const Seconds own = times[i].end - times[i].begin;
+      waited[i] = std::max(own - Seconds(taken[key][next[key]++]), Seconds());
+    }
+    return waited;
+  }
+
   void make_trace() {
     const auto times = backend_.times();
+    const std::vector<Seconds> waited = waits(times);
     Trace& trace = result_.trace;
     trace.ranks = static_cast<int>(job_.plan.world());
     for (std::size_t i = 0; i < commands_.commands.size(); ++i) {
@@ -162,10 +186,11 @@ class GpuRun {
                    .category = op ? "op" : "send",
                    .action = c.action,
                    .begin = times[i].begin,
-                   .end = times[i].end};
+                   .end = times[i].end,
+                   .waited = waited[i]};
       if (op) {
         e.stream = c.op->stream;
-        result_.works.push_back({c.op->work, e.end - e.begin, ranks_of(c.op->work)});
+        result_.works.push_back({c.op->work, e.end - e.begin - e.waited, ranks_of(c.op->work)});
       }
       trace.end = std::max(trace.end, e.end);
       trace.events.push_back(std::move(e));

@@ -47,10 +47,15 @@ std::string complete_event(const TraceEvent& e) {
       R"({{"ph":"X","name":{},"cat":{},"pid":{},"tid":{},"ts":{},"dur":{})", json_text(e.name),
       json_text(e.category), e.rank, thread_of(e), microseconds_text(e.begin),
       microseconds_text(to_nanosecond(e.end) - to_nanosecond(e.begin)));
+  std::vector<std::string> args;
   if (e.action.stage >= 0) {
-    line += fmt::format(R"(,"args":{{"stage":{},"microbatch":{}}})", e.action.stage,
-                        e.action.microbatch);
+    args.push_back(
+        fmt::format(R"("stage":{},"microbatch":{})", e.action.stage, e.action.microbatch));
   }
+  if (e.waited > Seconds()) {
+    args.push_back(fmt::format(R"("waited_us":{})", microseconds_text(e.waited)));
+  }
+  if (!args.empty()) line += fmt::format(R"(,"args":{{{}}})", fmt::join(args, ","));
   return line + '}';
 }
 

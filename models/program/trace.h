@@ -20,6 +20,8 @@ struct TraceEvent {
   std::string category;  // "forward", "backward", "weight gradient", "send", "reduce", "optimizer"
   Action action;         // what it belongs to; stage -1: the step's edge
   Seconds begin, end;
+  // Of a collective that was executed on GPUs: how long the last rank of its group was awaited.
+  Seconds waited{};
 };
 
 struct Trace {

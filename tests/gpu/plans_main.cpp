@@ -53,14 +53,16 @@ RunResult run_one(const Json& job, const ProcessRank& process) {
                     {.moe_imbalance = job.at("moe_imbalance")}, options, process);
 }
 
-// Of this rank's timed step, by kind of work and shape: [ops, seconds].
+// Of this rank's timed step, by kind of work and shape: [ops, seconds, seconds of which other ranks
+// were awaited].
 Json works_of(const Trace& trace) {
-  std::map<std::string, std::pair<int, double>> found;
+  std::map<std::string, std::tuple<int, double, double>> found;
   for (const TraceEvent& event : trace.events) {
     if (event.category == "send") continue;
-    auto& [ops, seconds] = found[event.name];
+    auto& [ops, seconds, waited] = found[event.name];
     ++ops;
     seconds += (event.end - event.begin).value();
+    waited += event.waited.value();
   }
   return found;
 }
