@@ -9,8 +9,10 @@
 
 #include "cli/asked_plan.h"
 #include "cli/print.h"
+#include "costmodel/fold/replay.h"
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/run.h"
+#include "executor/gpu_limits.h"
 #include "executor/io/checkpoint.h"
 #include "models/error.h"
 #include "models/statistics.h"
@@ -239,6 +241,12 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   executed.tokens_per_s_per_gpu =
       tokens / executed.median.value() / static_cast<double>(plan.world());
   return executed;
+}
+
+Trace trace_as_timed(const Execution& execution) {
+  const CostModel& cost = *execution.job->cost;
+  return takes_one_queue(execution.plan) ? trace_alone(cost, execution.plan)
+                                         : trace_step(cost, execution.plan, TraceGrain::op);
 }
 
 Seconds step_time_as_routed(const Execution& execution, const ExpertLoad& load) {

@@ -59,6 +59,10 @@ std::function<void(const StepReport&)> progress_line(const Console& console,
 Executed execute(const Execution& execution, const ExecutionChoices& choices,
                  const RunOptions& extra = {});
 
+// The predicted step as the executor times one, op by op. In one queue to the GPU the event behind
+// a message holds up what stands behind it, so that nothing runs beside anything in that step.
+Trace trace_as_timed(const Execution& execution);
+
 // The step time that is predicted where tokens are spread over experts like this.
 Seconds step_time_as_routed(const Execution& execution, const ExpertLoad& load);
 

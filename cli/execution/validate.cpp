@@ -11,7 +11,6 @@
 #include "cli/op_totals.h"
 #include "cli/page.h"
 #include "cli/print.h"
-#include "costmodel/fold/replay.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -55,8 +54,7 @@ Comparison compare(const Execution& execution, const Executed& executed) {
   const Estimate& e = *execution.predicted.estimate;
   Comparison c;
   const RankGrid grid = rank_grid(execution.plan, execution.job->cost->facts());
-  c.ops = compare_ops(trace_step(*execution.job->cost, execution.plan, TraceGrain::op),
-                      executed.result.trace, grid);
+  c.ops = compare_ops(trace_as_timed(execution), executed.result.trace, grid);
   for (const StageMemory& stage : e.memory.stages) c.predicted_peak.push_back(stage.peak);
   c.executed_peak = executed.result.live_peak;
   c.predicted_step = e.step_time;

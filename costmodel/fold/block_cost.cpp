@@ -190,7 +190,10 @@ Slowdown slowdown_of(const Op& op, Seconds alone, const CostContext& context) {
   if (c != nullptr && c->expert_parallel_library) {
     return leaves_node ? contention.expert_library_network : contention.expert_library;
   }
-  if (!leaves_node) return contention.nvlink;
+  if (!leaves_node) {
+    const std::optional<BesideNvlink>& own = context.recipe->beside_nvlink;
+    return own ? Slowdown{own->compute, own->comm} : contention.nvlink;
+  }
   Slowdown slowdown = contention.network;
   if (c == nullptr || alone <= Seconds(0)) return slowdown;
   const Seconds inside = ring_in_nodes(*c, context.grid->shape(*axis), *context.hardware);

@@ -275,4 +275,12 @@ Trace trace_step(const CostModel& cost, const ParallelPlan& plan, TraceGrain gra
   return trace;
 }
 
+Trace trace_alone(const CostModel& cost, const ParallelPlan& plan) {
+  HardwareProfile hardware = cost.hardware();
+  hardware.contention = Contention{};
+  Recipe recipe = cost.recipe();
+  recipe.beside_nvlink.reset();
+  return trace_step(CostModel(cost.model(), recipe, hardware, cost.facts()), plan, TraceGrain::op);
+}
+
 }  // namespace qplan

@@ -20,5 +20,7 @@ Replay replay(const CostModel& cost, const ParallelPlan& plan);
 enum class TraceGrain : std::uint8_t { action, op };
 // The steady (second) step as a trace, its time starting at zero.
 Trace trace_step(const CostModel& cost, const ParallelPlan& plan, TraceGrain grain);
+// The same, op by op, where nothing slows what runs beside it.
+Trace trace_alone(const CostModel& cost, const ParallelPlan& plan);
 
 }  // namespace qplan

@@ -13,7 +13,7 @@ namespace {
 
 // A size that is twice another's, or half, has exp(-1/2) of the weight of one that is equal.
 constexpr double kOctave = 1;
-// ... and the kind's median ratio as much as a ratio some two octaves away.
+// ... and the kind's median ratio, or 1, as much as a ratio some two octaves away.
 constexpr double kMedianWeight = 0.1;
 
 double nearness(const std::vector<double>& a, const std::vector<double>& b) {
@@ -92,7 +92,7 @@ WorkPoint point(const Update& w) {
 WorkPoint point(const Collective& w, int ranks) {
   if (w.expert_parallel_library || ranks < 2) return {};
   const std::string kind = fmt::format("{} {}", to_word(w.kind), ranks);
-  return {kind, kind, {w.bytes.value()}};
+  return {kind, kind, {w.bytes.value()}, /*far_sizes_count=*/false};
 }
 
 }  // namespace
@@ -130,7 +130,8 @@ double step_ratio(const WorkPoint& point, const StepRatios& ratios) {
     }
   }
   if (logs.empty()) return 1;
-  return portable::exp((sum + kMedianWeight * median_of(logs)) / (weights + kMedianWeight));
+  const double far = point.far_sizes_count ? median_of(logs) : 0;
+  return portable::exp((sum + kMedianWeight * far) / (weights + kMedianWeight));
 }
 
 }  // namespace qplan

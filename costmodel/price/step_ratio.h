@@ -16,12 +16,14 @@ namespace qplan {
 struct WorkPoint {
   std::string family, kind;
   std::vector<double> sizes;
+  // Whether works of far sizes say something, too: of a collective small ones are latency.
+  bool far_sizes_count = true;
 };
 // `ranks` of a collective's group. An empty kind: steps say nothing of such works.
 WorkPoint point_of(const Work& work, int ranks);
 
 // A price without it times this is the work's time in a step: the geometric mean of the ratios of
-// its kind, weighed by how near their sizes are. 1 where its kind was not measured.
+// its kind, weighed by how near their sizes are. 1 where its kind was not measured, or nowhere near.
 double step_ratio(const WorkPoint& point, const StepRatios& ratios);
 
 }  // namespace qplan

@@ -325,6 +325,11 @@ struct PlanDefaults {
   bool compile = false;  // by torch.compile
 };
 
+// How much longer compute takes beside a collective inside a node, and the collective beside it.
+struct BesideNvlink {
+  double compute = 1, comm = 1;
+};
+
 struct Recipe {
   RecipeKind kind = RecipeKind::megatron;
   std::string_view description;
@@ -335,6 +340,8 @@ struct Recipe {
   HostWork host{};
   OtherMemory memory{};
   SpelledOut form{};
+  // Where its collectives are not those that the profile's figures are of.
+  std::optional<BesideNvlink> beside_nvlink{};
   ModelErrors errors{};
   PlanDefaults defaults{};
   Capabilities can{};

@@ -14,7 +14,6 @@
 #include <string>
 
 #include "cli/execution/execution.h"
-#include "costmodel/fold/replay.h"
 #include "models/json.h"
 
 using namespace qplan;
@@ -42,7 +41,7 @@ Json prices_of(const Json& job, const std::string& hardware) {
   choices.backend = BackendKind::cuda;
   const Execution execution = prepare(choices);
   const Estimate& estimate = *execution.predicted.estimate;
-  const Trace trace = trace_step(*execution.job->cost, execution.plan, TraceGrain::op);
+  const Trace trace = trace_as_timed(execution);
   Json answer = {{"step_s", estimate.step_time.value()},
                  {"device_gib", in_gib(estimate.memory.stages.front().device)},
                  {"works", works_of(trace)}};
