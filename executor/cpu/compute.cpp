@@ -437,6 +437,8 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
     case RowwiseKind::dequantize:
+    case RowwiseKind::chunk_cat:
+    case RowwiseKind::masked_fill:
     case RowwiseKind::expert_bias:
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:

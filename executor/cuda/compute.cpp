@@ -297,6 +297,8 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
     case RowwiseKind::dequantize:
+    case RowwiseKind::chunk_cat:
+    case RowwiseKind::masked_fill:
     case RowwiseKind::expert_bias:
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:

@@ -386,6 +386,8 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
     case RowwiseKind::dequantize:
+    case RowwiseKind::chunk_cat:
+    case RowwiseKind::masked_fill:
     case RowwiseKind::expert_bias:
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:

@@ -9,6 +9,7 @@
 
 #include "executor/cuda/handles.h"
 #include "models/error.h"
+#include "models/program/recipe.h"
 
 namespace qplan {
 namespace {
@@ -21,9 +22,6 @@ using Uses = std::set<std::pair<Axis, Stream>>;
 // 8B's width with ZeRO-3 take 1.8% less, with ZeRO-1 0.9%, of experts on two ranks 0.3%
 // (docs/evidence/archive/issue6-h200-10.json).
 constexpr int kGroupBlocks = 32;
-// Stage boundaries hide behind compute; but a message that waits keeps its multiprocessors, and a
-// stage may wait for two and send two at once.
-constexpr int kMessageBlocks = 2;
 constexpr int kScalarBlocks = 1;  // two sums a step
 constexpr std::size_t kFirstMessage = 256;
 
@@ -108,7 +106,7 @@ NcclWorld::NcclWorld(const StepProgram& program, std::int64_t rank, const ncclUn
   for (const Edge& e : edges_of(program)) {
     const bool mine = own == e.from || own == e.to;
     ncclComm_t comm = split(mine ? rank % stage_ranks : NCCL_SPLIT_NOCOLOR, own == e.to ? 1 : 0,
-                            config_of(kMessageBlocks));
+                            config_of(recipe_of(RecipeKind::qplan).host.message_blocks));
     if (mine) edges_[e] = comm;
   }
   connect_edges(own);

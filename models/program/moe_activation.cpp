@@ -62,7 +62,7 @@ SlotId MoePart::masked(SlotId x, std::int64_t rows, std::int64_t cols) {
 }
 
 void MoePart::mask(SlotId x, std::int64_t rows, std::int64_t cols) {
-  if (masks_rows()) c_.rowwise(RowwiseKind::scale, rows, cols, {x}, {x});
+  if (masks_rows()) c_.rowwise(RowwiseKind::masked_fill, rows, cols, {x}, {x});
 }
 
 RowwiseKind MoePart::activation(Pass pass) const {

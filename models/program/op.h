@@ -176,6 +176,8 @@ enum class RowwiseKind : std::uint8_t {
   quantize,                // to fp8 by its scale, as it lies or transposed
   dequantize,              // of frozen weights in few bits
   copy,
+  chunk_cat,    // 16-bit gradients side by side, as a reduction of that dtype takes them (FSDP2)
+  masked_fill,  // rows that nobody counted become zeros, in place
   zero_fill,
   sum_of_squares,  // gradient norm: one read
   scale            // unscale, clip, add into: read and write
@@ -411,6 +413,8 @@ struct Words<RowwiseKind> {
        {RowwiseKind::quantize, "quantize"},
        {RowwiseKind::dequantize, "dequantize"},
        {RowwiseKind::copy, "copy"},
+       {RowwiseKind::chunk_cat, "chunk_cat"},
+       {RowwiseKind::masked_fill, "masked_fill"},
        {RowwiseKind::zero_fill, "zero_fill"},
        {RowwiseKind::sum_of_squares, "sum_of_squares"},
        {RowwiseKind::scale, "scale"}});

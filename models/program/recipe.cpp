@@ -402,6 +402,9 @@ constexpr Recipe kOwn{
              .collective_launch = microseconds(5),
              .moe_sync = false,
              .overlaps_p2p = true,
+             // Messages hide behind compute; one that waits keeps its multiprocessors, and a stage
+             // may wait for two and send two at once.
+             .message_blocks = 2,
              .updates_outside_graph = true},
     .memory = {.context = gib(0.63),
                .one_arena = true,

@@ -152,8 +152,9 @@ struct StateHandling {
   bool widens_gradients = false;
   bool drops_gradients = false;   // from the update until the next backward makes new ones
   bool whole_reductions = false;  // behind pipeline rank 0 a chunk is one bucket (schedule.h)
-  // FSDP2 gathers into one buffer and copies each parameter out of it (foreach_all_gather_copy_out
-  // in torch's _fsdp_collectives.py); FSDP1's and Megatron-FSDP's parameters are views of theirs.
+  // FSDP2 copies shards into one buffer, gathers into another and copies each parameter out of it,
+  // and its gradients into a reduction's (torch's _fsdp_collectives.py); FSDP1's and
+  // Megatron-FSDP's parameters are views of theirs.
   bool copies_gathered = false;
   // FSDP1's modules see views of one flat array: autograd puts their gradients together in another
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
@@ -255,6 +256,9 @@ struct HostWork {
   Seconds step_overhead{};    // data loader, logging: once a step
   bool moe_sync = true;       // the host reads token counts in every MoE layer
   bool overlaps_p2p = false;  // plain 1F1B sends and receives beside compute
+  // Blocks of the kernel that waits for a message between stages, each on a multiprocessor of its
+  // own; 0: a message that waits keeps none.
+  int message_blocks = 0;
   // The launching thread waits for each message of plain 1F1B. Megatron's p2p_communication.py
   // calls torch.cuda.synchronize() after each batch of sends and receives (batch_p2p_sync, its
   // default), unless interleaving overlaps them; nanotron's p2p.py copies a tensor's shape to the

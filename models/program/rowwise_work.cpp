@@ -174,6 +174,13 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     case RowwiseKind::copy:
     case RowwiseKind::scale:
       return {{2, 0, 1}, {2, 0, 1}};
+    // torch 2.11's kernels in a step on two H200 (docs/evidence/archive/
+    // steps-2026-11-29-two-h200.json): 13 bytes of a copy for each 4 that are written, and 12 to 15
+    // for each 2 under a mask of rows, which is not read in vectors.
+    case RowwiseKind::chunk_cat:
+      return {{1, 2, 1}, {1, 9, 1}};
+    case RowwiseKind::masked_fill:
+      return {{2, 0, 1}, {7, 0, 1}};
     case RowwiseKind::zero_fill:
     case RowwiseKind::sum_of_squares:
       return {{1, 0, 1}, {1, 0, 1}};

@@ -63,7 +63,9 @@ class StateBuilder {
   [[nodiscard]] double frozen_bytes(const RankParameters& n, bool of_shards) const;
   void declare_frozen();
   // The shards of `n` into `whole`, `element` bytes each. False where no other rank has any.
-  bool gather_shards(const RankParameters& n, SlotId whole, double element, StreamSet after);
+  bool gather_shards(const RankParameters& n, SlotId whole, double element, bool narrows,
+                     StreamSet after);
+  void copy_in(std::int64_t shard, double element, bool narrows);
 
   // Each parameter out of the buffer that all were gathered into, where the recipe does so.
   void wait_for_parameters();

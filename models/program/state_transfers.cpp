@@ -85,10 +85,13 @@ void StateBuilder::leave_backward() {
         input, b.slot("reduction input", reduce_dtype(), 1, own_.total(), Storage::wire));
     b.at(input).flow = Flow::gradients;
     // Reads 2 bytes and writes 4: as a cast from fp32.
-    b.compute(
-        Rowwise{
-            .kind = RowwiseKind::cast, .rows = 1, .cols = own_.total(), .dtype = reduce_dtype()},
-        {narrow}, {input});
+    const bool torch = c_.recipe.states.copies_gathered;
+    b.compute(Rowwise{.kind = torch ? RowwiseKind::chunk_cat : RowwiseKind::cast,
+                      .rows = 1,
+                      .cols = own_.total(),
+                      .dtype = reduce_dtype(),
+                      .fused = !torch},
+              {narrow}, {input});
   }
   if (flattens()) {
     b.compute(
@@ -121,22 +124,23 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name,
   auto& b = c_.b;
   const auto& s = c_.shape;
   bool gathered = false;
-  const auto bring = [&](const RankParameters& part, SlotId whole, double element) {
+  const auto bring = [&](const RankParameters& part, SlotId whole, double element, bool narrows) {
     if (s.params_offload) {
       const auto shard = static_cast<double>(ceil_div(part.dense, s.dense_shard) +
                                              ceil_div(part.expert, s.expert_shard));
       b.aside(Stream::h2d, HostCopy{Bytes(shard * element), false}, {}, {whole});
     }
-    const bool any =
-        gather_shards(part, whole, element, s.params_offload ? only(Stream::h2d) : StreamSet{});
+    const bool any = gather_shards(part, whole, element, narrows,
+                                   s.params_offload ? only(Stream::h2d) : StreamSet{});
     // One rank: only the working copy is made.
     if (!any && !s.params_offload) b.compute(Join{}, {}, {whole});
     gathered = gathered || any;
   };
   if (const auto count = static_cast<double>(n.frozen().total()); count > 0) {
-    bring(n.frozen(), whole_frozen(frozen_name, n), frozen_bytes(n, false) / count);
+    bring(n.frozen(), whole_frozen(frozen_name, n), frozen_bytes(n, false) / count, false);
   }
-  if (n.total() > 0) bring(n, whole_parameters(name, n), size_of(c_.activation_dtype()));
+  const bool narrows = working_params() == DType::fp32 && c_.activation_dtype() != DType::fp32;
+  if (n.total() > 0) bring(n, whole_parameters(name, n), size_of(c_.activation_dtype()), narrows);
   // Without overlap the next block's parameters are waited for before this block computes.
   // DeepSpeed's overlap_comm is one switch for both directions (docs/reference/frameworks.md 3.1).
   const bool one_switch = c_.recipe.states.shard_style == ShardStyle::distributed_optimizer;
@@ -148,13 +152,26 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name,
   }
 }
 
+// foreach_all_gather in torch's _fsdp_collectives.py: shards of fp32 become what is computed with,
+// then all go side by side into the gather's buffer, on a stream of their own.
+void StateBuilder::copy_in(std::int64_t shard, double element, bool narrows) {
+  const auto pass = [&](RowwiseKind kind, std::int64_t numbers, DType dtype) {
+    c_.b.aside(Stream::gather_comm,
+               Rowwise{.kind = kind, .rows = 1, .cols = numbers, .dtype = dtype}, {}, {});
+  };
+  if (narrows) pass(RowwiseKind::cast, shard, DType::fp32);
+  const double words = static_cast<double>(shard) * element / size_of(DType::bf16);
+  pass(RowwiseKind::copy, static_cast<std::int64_t>(words), DType::bf16);
+}
+
 bool StateBuilder::gather_shards(const RankParameters& n, SlotId whole, double element,
-                                 StreamSet after) {
+                                 bool narrows, StreamSet after) {
   const auto& s = c_.shape;
   bool any = false;
   const auto gather = [&](std::int64_t count, Axis axis, int ranks) {
     if (count == 0 || ranks == 1) return;
     const Bytes bytes(static_cast<double>(count) * element);
+    if (c_.recipe.states.copies_gathered) copy_in(ceil_div(count, ranks), element, narrows);
     Op& op = c_.b.aside(Stream::gather_comm, Collective{CollectiveKind::all_gather, axis, bytes},
                         {}, {whole});
     op.after = op.after | after;

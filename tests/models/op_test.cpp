@@ -107,7 +107,8 @@ TEST_CASE("memory-bound work moves the published bytes and has no FLOPs") {
         Row{RowwiseKind::sum_of_squares, 2}, Row{RowwiseKind::expert_bias, 38},
         Row{RowwiseKind::scale_rows, 4}, Row{RowwiseKind::scale_rows_backward, 6},
         Row{RowwiseKind::clamp, 16}, Row{RowwiseKind::clamp_backward, 30},
-        Row{RowwiseKind::amax, 2}, Row{RowwiseKind::quantize, 3}}) {
+        Row{RowwiseKind::amax, 2}, Row{RowwiseKind::quantize, 3}, Row{RowwiseKind::chunk_cat, 4},
+        Row{RowwiseKind::masked_fill, 4}}) {
     CAPTURE(to_word(kind));
     const Rowwise work{.kind = kind, .rows = 10, .cols = 100};
     CHECK(memory_traffic(work).value() == 1000 * bytes);

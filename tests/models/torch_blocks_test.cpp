@@ -99,6 +99,28 @@ TEST_CASE("FSDP1 puts a layer's gradients together and divides them before the r
   CHECK(passes(RecipeKind::fsdp2, 8) == 0);
 }
 
+TEST_CASE("FSDP2 narrows its shards and puts them side by side ahead of every gather") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto copied = [&](RecipeKind recipe, DType main_params) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.zero = 3;
+    s.dense_shard = 8;
+    s.main_params_dtype = main_params;
+    double bytes = 0;
+    for (const Op& op : build_block(model, recipe_of(recipe), s).forward) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      if (r != nullptr && op.stream == Stream::gather_comm) bytes += memory_traffic(*r).value();
+    }
+    return bytes;
+  };
+  const BlockShape next = shape_of(model, BlockKind::decoder);
+  const double shard = static_cast<double>(rank_parameters(model, next).total()) / 8;
+  CHECK(copied(RecipeKind::fsdp2, DType::fp32) == doctest::Approx((6 + 4) * shard));
+  CHECK(copied(RecipeKind::fsdp2_compile, DType::fp32) == doctest::Approx((6 + 4) * shard));
+  CHECK(copied(RecipeKind::fsdp2, DType::bf16) == doctest::Approx(4 * shard));
+  CHECK(copied(RecipeKind::fsdp1, DType::fp32) == 0);
+}
+
 TEST_CASE("FSDP1 reduces in the plan's format, and keeps shards in fp32 whichever that is") {
   const ModelSpec model = load_model("llama3-8b");
   struct Of {

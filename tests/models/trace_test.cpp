@@ -61,6 +61,14 @@ TEST_CASE("an event of the step's edge belongs to no microbatch") {
   CHECK_FALSE(json["traceEvents"].back().contains("args"));
 }
 
+TEST_CASE("an event says what it waited for others") {
+  Trace trace{.ranks = 1, .end = Seconds(1), .events = {event(0, "reduce", 0, 0, 0, 1)}};
+  trace.events.back().waited = Seconds(0.25);
+  const Json json = parse_json(to_chrome_json(trace), "trace");
+  CHECK(json["traceEvents"].back()["args"]["waited_us"].get<double>() == 0.25e6);
+  CHECK(json["traceEvents"].back()["args"]["microbatch"] == 0);
+}
+
 TEST_CASE("an empty trace is still a trace") {
   const Trace trace{.ranks = 1, .end = Seconds(0), .events = {}};
   CHECK(parse_json(to_chrome_json(trace), "trace")["traceEvents"].size() == 1);
