@@ -11,6 +11,8 @@ that it is never null. Sources, each named by an argument:
   --deepspeed            the installed deepspeed package's configuration classes
   --accelerate           the installed accelerate package's configuration classes
   --torchtitan FILE      torchtitan/config/configs.py
+  --torchtitan-toml FILE...  torchtitan/config/job_config.py of the last release that read TOML, then the same
+                         (or config_manager.py) of older ones, whose names are known too
   --torchtitan-names DIR a checkout of torchtitan: "module:name" of what modules define, and
                          "models.NAME/FLAVOR" of their registries
   --launchers            the installed accelerate's, deepspeed's and torch's launchers
@@ -532,6 +534,34 @@ def torchtitan_rows(path):
                            "" if words else kind, default, ",".join(words))
 
 
+def torchtitan_toml_rows(path, name="JobConfig", prefix=""):
+    """Keys of a TOML job file: the fields of JobConfig's sections."""
+    classes = {n.name: n for n in ast.parse(pathlib.Path(path).read_text()).body if isinstance(n, ast.ClassDef)}
+    for field in classes[name].body:
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        kind = ast.unparse(field.annotation)
+        if kind in classes:
+            yield from torchtitan_toml_rows(path, kind, f"{prefix}{field.target.id}.")
+            continue
+        words = annotated_type(field.annotation, {})[1]
+        kind = {"float | int": "float", "list[list[str]]": "list", "list[str]": "list"}.get(
+            kind.removesuffix(" | None"), kind.removesuffix(" | None"))
+        default = field.value.value if isinstance(field.value, ast.Constant) else None
+        text = "" if default is None else str(default)
+        yield f"{prefix}{field.target.id}", "1", "" if words or " | " in kind else kind, text, words
+
+
+def torchtitan_toml_names(paths):
+    """The same of older releases, of which the first ones had arguments: "--training.batch_size"."""
+    for path in paths:
+        if "class JobConfig:" in (text := pathlib.Path(path).read_text()) and "@dataclass" in text:
+            names = {row[0] for row in torchtitan_toml_rows(path)}
+        else:
+            names = {row[0].split()[0].removeprefix("--") for row in argparse_rows(path)}
+        yield from ((name, "1", "", "", "") for name in names)
+
+
 def annotated_type(annotation, enums):
     """A field's type and choices, of its annotation as Python: of one type alone, beside None."""
     parts, todo = [], [annotation]
@@ -890,6 +920,7 @@ def main():
     parser.add_argument("--deepspeed", action="store_true")
     parser.add_argument("--accelerate", action="store_true")
     parser.add_argument("--torchtitan")
+    parser.add_argument("--torchtitan-toml", nargs="*", default=[])
     parser.add_argument("--torchtitan-names")
     parser.add_argument("--launchers", action="store_true")
     parser.add_argument("--trainer", action="store_true")
@@ -964,6 +995,12 @@ def main():
     if args.ms_swift:
         write("ms_swift", ms_swift_rows(args.ms_swift, "RLHFArguments"))
         write("ms_swift_megatron", ms_swift_rows(args.ms_swift, "MegatronSftArguments"))
+    if args.torchtitan_toml:
+        latest = set(torchtitan_toml_rows(args.torchtitan_toml[0]))
+        names = {row[0] for row in latest}
+        write("torchtitan_toml", latest)
+        older = set(torchtitan_toml_names(args.torchtitan_toml[1:]))
+        write("torchtitan_toml_older", {row for row in older if row[0] not in names})
     if args.torchtitan:
         write("torchtitan", set(torchtitan_rows(args.torchtitan)))
 

@@ -8,6 +8,7 @@
 #include "models/edit_distance.h"
 #include "models/error.h"
 #include "planner/frameworks/aliases.h"
+#include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/refused_values.h"
@@ -49,6 +50,7 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
                    : "accelerate knows no such key and stops";
     }
     case Dialect::torchtitan:
+    case Dialect::torchtitan_toml:
       return "torchtitan has no such field and stops";
     case Dialect::trainer:
       return "transformers' parser knows no such argument and stops";
@@ -264,11 +266,28 @@ Finding misnamed_block(const ConfigPart& part, const MeantBlock& block) {
 
 // The block of a file of blocks that nobody knows, whatever stands in it; empty: it is none, or its
 // keys have a meaning elsewhere.
-std::string block_of_unknown(const ConfigPart& part, const std::string& key) {
-  const bool blocks = part.dialect == Dialect::ds_config || part.dialect == Dialect::accelerate;
+std::string block_of_unknown(const ConfigPart& part, const Setting& setting) {
+  const std::string& key = setting.key;
+  const bool blocks = part.dialect == Dialect::ds_config || part.dialect == Dialect::accelerate ||
+                      part.dialect == Dialect::torchtitan_toml;
   if (!blocks || alias_of(part.dialect, key) != nullptr) return "";
   if (part.dialect == Dialect::accelerate && key.starts_with("deepspeed_config.")) return "";
-  return unknown_block(key, known_options(option_list_of(part.dialect)));
+  std::string block = unknown_block(key, known_options(option_list_of(part.dialect)));
+  // A table's own header.
+  return block.empty() && setting.syntax == Syntax::toml && setting.value.is_object() ? key : block;
+}
+
+// Of fields that a module of one's own may add to torchtitan's.
+void leave_to_module(const ConfigPart& part, Finding& finding) {
+  if (part.dialect != Dialect::torchtitan_toml) return;
+  for (const std::string_view key :
+       {"job.custom_config_module", "experimental.custom_args_module"}) {
+    if (word_of(part.settings, key).empty()) continue;
+    finding.severity = Severity::note;
+    finding.message += fmt::format(", unless the module that {} names adds it", key);
+    finding.fix = {};
+    return;
+  }
 }
 
 // Where a block's name stands above its first key.
@@ -321,7 +340,8 @@ std::string_view refuser_of_twice(const JobFiles& files, const ConfigPart& part)
 
 void check_repetition(const JobFiles& files, const ConfigPart& part, Findings& out) {
   if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::own_script ||
-      part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
+      part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan ||
+      part.dialect == Dialect::torchtitan_toml) {  // whose reader says it
     return;
   }
   const std::string_view refuser = refuser_of_twice(files, part);
@@ -390,11 +410,13 @@ void check_options(const Scene& scene, Findings& out) {
       if (is_known(part, setting)) {
         check_value(scene, part, setting, out);
       } else if (setting.resolved || setting.key.find('$') == std::string::npos) {
-        const std::string block = block_of_unknown(part, setting.key);
+        const std::string block = block_of_unknown(part, setting);
         if (block.empty()) {
           out.push_back(unknown_option(scene, part, setting));
+          leave_to_module(part, out.back());
         } else if (unknown.insert(block).second) {
           out.push_back(unknown_block_of(scene, part, setting, block));
+          leave_to_module(part, out.back());
         }
       }
     }

@@ -35,6 +35,7 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtitan_toml:
       break;
   }
   return {};
@@ -63,6 +64,7 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtitan_toml:
       break;
   }
   return {};
@@ -93,6 +95,8 @@ std::string_view option_list_of(Dialect dialect) {
       return "automodel";
     case Dialect::trl:
       return "trl";
+    case Dialect::torchtitan_toml:
+      return "torchtitan_toml";
     case Dialect::ms_swift:
       return "ms_swift";
     case Dialect::ms_swift_megatron:

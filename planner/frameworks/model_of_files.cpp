@@ -16,6 +16,7 @@
 #include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
+#include "planner/frameworks/pretraining/titan_toml.h"
 #include "planner/frameworks/rl/rl.h"
 
 namespace qplan {
@@ -354,6 +355,7 @@ std::string model_id_of_files(const JobFiles& files) {
   for (const ConfigPart& part : files.parts) {
     if (part.dialect == Dialect::verl) return model_of_verl(part.settings);
     if (part.dialect == Dialect::nemo_rl) return model_of_nemo_rl(part.settings);
+    if (part.dialect == Dialect::torchtitan_toml) return model_of_titan_toml(part.settings);
     const FineTuner* const tuner = finetuner_of(part.dialect);
     if (tuner == nullptr) continue;
     for (const std::string_view key : tuner->model_keys) {

@@ -237,6 +237,11 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     }
     case Dialect::automodel:
       return is_known_to_automodel(list, key);
+    case Dialect::torchtitan_toml: {
+      const OptionList& older = known_options("torchtitan_toml_older");
+      // A table's header, too.
+      return older.find(key) != nullptr || has_block(list, key) || has_block(older, key);
+    }
     case Dialect::trl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron: {

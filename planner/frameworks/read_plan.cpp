@@ -159,7 +159,7 @@ class Reading {
         break;
       case Framework::torchtitan:
         settle_torchtitan(draft, model, settings_of(Dialect::torchtitan), gpus);
-        settle_formats_of_nemo();
+        settle_stored_formats();
         break;
     }
     if (const ConfigPart* const part = scene_.files.find(Dialect::ds_config)) {
@@ -198,7 +198,7 @@ class Reading {
     const std::int64_t gpus = q.limits.gpus;
     if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
       settle_accelerate(draft, part->settings, gpus, q.gpus_per_node);
-      settle_formats_of_nemo();
+      settle_stored_formats();
       scene_.said.emplace("zero", part->place);
     } else if (wraps_model(scene_.files)) {
       settle_own_script(draft, settings_of(Dialect::own_script), q.config, gpus, q.gpus_per_node);
@@ -225,9 +225,12 @@ class Reading {
     reading_.assumed.insert(reading_.assumed.end(), reading.assumed.begin(), reading.assumed.end());
   }
 
-  // NeMo AutoModel's states are as wide as the weights are stored.
-  void settle_formats_of_nemo() {
-    if (scene_.files.find(Dialect::automodel) == nullptr) return;
+  // NeMo AutoModel's states, and those of torchtitan's TOML, are as wide as the weights are stored.
+  void settle_stored_formats() {
+    if (scene_.files.find(Dialect::automodel) == nullptr &&
+        scene_.files.find(Dialect::torchtitan_toml) == nullptr) {
+      return;
+    }
     const Settings own = settings_of(Dialect::own_script);
     settle_formats(scene_.draft, own, weights_of_script(own, scene_.question.config));
   }

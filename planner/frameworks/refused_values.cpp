@@ -35,6 +35,8 @@ ValueReader reader_of(const ConfigPart& part) {
       return ValueReader::yaml;
     case Dialect::axolotl:  // pydantic, which takes false for 0
       return ValueReader::json;
+    case Dialect::torchtitan_toml:  // nothing converts what tomllib read
+      return ValueReader::python;
     case Dialect::torchtitan:
       return part.script.empty() ? ValueReader::python : ValueReader::argparse;
     case Dialect::megatron:
@@ -74,6 +76,7 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtitan_toml:
       break;
   }
   return false;

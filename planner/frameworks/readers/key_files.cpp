@@ -269,6 +269,20 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
   job.add(dialect, std::move(flags), whole);
 }
 
+void read_toml(const ConfigText& file, GatheredJob& job) {
+  FormatText read = read_toml_settings(file.text, file.name);
+  if (!is_torchtitan_toml(read.settings)) {
+    return job.unknown({file.name, 0},
+                       "this TOML has none of the tables of torchtitan's job files ([model], "
+                       "[training], [parallelism], ...)",
+                       "give a job file of torchtitan's, or the launch script");
+  }
+  job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
+  auto meant = mend_block_names(read.settings, known_options("torchtitan_toml"), file.text);
+  job.add(Dialect::torchtitan_toml, std::move(read.settings), {file.name, 0});
+  job.parts.back().meant_blocks = std::move(meant);
+}
+
 void add_runtime_environment(const Setting& json, GatheredJob& job) {
   const std::string text = text_of(json.value);
   const auto refuse = [&](std::string message, std::string instead, std::string source) {

@@ -51,6 +51,10 @@ class BlockNames {
   // The key as it is meant; whatever stands in a block that was misspelt.
   std::string meant_key(const Setting& setting) {
     std::string key = setting.key;
+    if (is_header(setting)) {
+      const std::string meant = meant_block(key, setting);
+      return meant.empty() ? key : meant;
+    }
     for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
       const std::string block = key.substr(0, dot);
       const std::string meant = meant_block(block, setting);
@@ -72,13 +76,19 @@ class BlockNames {
     if (has_block(meant) || is_taken(meant)) meant.clear();
     meant_.emplace(written, meant);
     if (meant.empty()) return meant;
-    const Span name = name_of_block(text_, first, last_part(written));
+    const Span name =
+        is_header(first) ? first.name : name_of_block(text_, first, last_part(written));
     Place place = first.place;
     const auto from = text_.begin() + static_cast<std::ptrdiff_t>(name.begin);
     const auto to = text_.begin() + static_cast<std::ptrdiff_t>(first.name.begin);
-    if (name.end > 0) place.line -= static_cast<int>(std::count(from, to, '\n'));
+    if (name.end > 0 && from < to) place.line -= static_cast<int>(std::count(from, to, '\n'));
     found_.push_back({written, meant, std::move(place), name});
     return meant;
+  }
+
+  // "[a.b]" of a TOML, which stands in front of its keys.
+  static bool is_header(const Setting& setting) {
+    return setting.syntax == Syntax::toml && setting.value.is_object();
   }
 
   [[nodiscard]] bool has_block(const std::string& name) const {
