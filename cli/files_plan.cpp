@@ -7,6 +7,7 @@
 #include "models/error.h"
 #include "models/plan/words.h"
 #include "planner/frameworks/model_of_files.h"
+#include "planner/frameworks/pretraining/nanotron.h"
 
 namespace qplan {
 
@@ -107,6 +108,9 @@ std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files) 
     if (const auto gpus = processes_of(part)) return gpus;
   }
   if (const auto gpus = world_of(job.launches, true)) return gpus;
+  // nanotron starts on as many as its degrees multiply to, and on no others.
+  const ConfigPart* const nanotron = job.find(Dialect::nanotron);
+  if (nanotron != nullptr && !job.host_slots) return ranks_of_nanotron(nanotron->settings);
   return job.host_slots;
 }
 

@@ -13,6 +13,7 @@ that it is never null. Sources, each named by an argument:
   --torchtitan FILE      torchtitan/config/configs.py
   --torchtitan-toml FILE...  torchtitan/config/job_config.py of the last release that read TOML, then the same
                          (or config_manager.py) of older ones, whose names are known too
+  --nanotron DIR...      src/nanotron/config of nanotron, then the same of older releases, whose names are known too
   --torchtitan-names DIR a checkout of torchtitan: "module:name" of what modules define, and
                          "models.NAME/FLAVOR" of their registries
   --launchers            the installed accelerate's, deepspeed's and torch's launchers
@@ -562,6 +563,33 @@ def torchtitan_toml_names(paths):
         yield from ((name, "1", "", "", "") for name in names)
 
 
+def nanotron_rows(folder, name="Config", prefix="", classes=None):
+    """Keys of its YAML: the fields of Config and of what it is made of; of unions all fields."""
+    classes = classes or classes_of(pathlib.Path(folder).glob("*.py"))[0]
+    for base in classes[name].bases if name in classes else []:
+        yield from nanotron_rows(folder, ast.unparse(base), prefix, classes)
+    for field in classes[name].body if name in classes else []:
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        kind = ast.unparse(field.annotation)
+        if kind == "NanotronConfigs":
+            kind = "Union[LlamaConfig, Starcoder2Config, Qwen2Config]"
+        key = f"{prefix}{field.target.id}"
+        made_of = [word for word in re.findall(r"[A-Za-z0-9_]+", kind) if word in classes]
+        for inner in made_of:
+            if inner != name:
+                yield from nanotron_rows(folder, inner, key + ".", classes)
+        null = kind.startswith("Optional[")
+        bare = kind[9:-1] if null else kind
+        known = {"int": "int", "float": "float", "bool": "bool", "str": "str"}.get(bare, "")
+        default = field.value.value if isinstance(field.value, ast.Constant) else None
+        if known and not null and default is not None or known and field.value is None and not null:
+            known += "!"
+        yield key, "1", known, "" if default is None else str(default), ""
+        if "dict" in kind:
+            yield key + ".*", "1", "", "", ""
+
+
 def annotated_type(annotation, enums):
     """A field's type and choices, of its annotation as Python: of one type alone, beside None."""
     parts, todo = [], [annotation]
@@ -921,6 +949,7 @@ def main():
     parser.add_argument("--accelerate", action="store_true")
     parser.add_argument("--torchtitan")
     parser.add_argument("--torchtitan-toml", nargs="*", default=[])
+    parser.add_argument("--nanotron", nargs="*", default=[])
     parser.add_argument("--torchtitan-names")
     parser.add_argument("--launchers", action="store_true")
     parser.add_argument("--trainer", action="store_true")
@@ -995,6 +1024,11 @@ def main():
     if args.ms_swift:
         write("ms_swift", ms_swift_rows(args.ms_swift, "RLHFArguments"))
         write("ms_swift_megatron", ms_swift_rows(args.ms_swift, "MegatronSftArguments"))
+    if args.nanotron:
+        write("nanotron", merged(nanotron_rows(args.nanotron[0])))
+        names = {row[0] for row in nanotron_rows(args.nanotron[0])}
+        older = {row[0] for folder in args.nanotron[1:] for row in nanotron_rows(folder)} - names
+        write("nanotron_older", {(name, "1", "", "", "") for name in older})
     if args.torchtitan_toml:
         latest = set(torchtitan_toml_rows(args.torchtitan_toml[0]))
         names = {row[0] for row in latest}

@@ -49,6 +49,8 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return known ? "accelerate knows no such key and ignores it silently"
                    : "accelerate knows no such key and stops";
     }
+    case Dialect::nanotron:
+      return "nanotron has no such key and stops";
     case Dialect::torchtitan:
     case Dialect::torchtitan_toml:
       return "torchtitan has no such field and stops";
@@ -269,7 +271,7 @@ Finding misnamed_block(const ConfigPart& part, const MeantBlock& block) {
 std::string block_of_unknown(const ConfigPart& part, const Setting& setting) {
   const std::string& key = setting.key;
   const bool blocks = part.dialect == Dialect::ds_config || part.dialect == Dialect::accelerate ||
-                      part.dialect == Dialect::torchtitan_toml;
+                      part.dialect == Dialect::torchtitan_toml || part.dialect == Dialect::nanotron;
   if (!blocks || alias_of(part.dialect, key) != nullptr) return "";
   if (part.dialect == Dialect::accelerate && key.starts_with("deepspeed_config.")) return "";
   std::string block = unknown_block(key, known_options(option_list_of(part.dialect)));

@@ -3,6 +3,7 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/pretraining/nanotron.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
 
@@ -26,6 +27,8 @@ std::span<const Option> options_of(Dialect dialect) {
       return accelerate_options();
     case Dialect::torchtitan:
       return torchtitan_options();
+    case Dialect::nanotron:
+      return nanotron_options();
     case Dialect::own_script:
     case Dialect::llama_factory:  // read as the Trainer's job that it asks for
     case Dialect::axolotl:
@@ -51,6 +54,8 @@ std::span<const Fact> facts_of(Dialect dialect) {
       return megatron_deepspeed_facts();
     case Dialect::accelerate:
       return accelerate_facts();
+    case Dialect::nanotron:
+      return nanotron_facts();
     case Dialect::bridge:  // a recipe brings its model
     case Dialect::ds_config:
     case Dialect::trainer:
@@ -97,6 +102,8 @@ std::string_view option_list_of(Dialect dialect) {
       return "trl";
     case Dialect::torchtitan_toml:
       return "torchtitan_toml";
+    case Dialect::nanotron:
+      return "nanotron";
     case Dialect::ms_swift:
       return "ms_swift";
     case Dialect::ms_swift_megatron:

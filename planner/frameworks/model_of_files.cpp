@@ -16,6 +16,7 @@
 #include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
+#include "planner/frameworks/pretraining/nanotron.h"
 #include "planner/frameworks/pretraining/titan_toml.h"
 #include "planner/frameworks/rl/rl.h"
 
@@ -427,6 +428,11 @@ ModelSpec shapes_of_files(const JobFiles& files) {
 }
 
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {
+  if (const ConfigPart* const nanotron = files.find(Dialect::nanotron)) {
+    Json config = config_of_nanotron(nanotron->settings);
+    if (config.is_null()) return std::nullopt;
+    return ModelOfFiles{std::move(config), {}};
+  }
   const Arguments a(files);
   const auto hidden = a.size("--hidden-size", 4096), layers = a.size("--num-layers", 32),
              heads = a.size("--num-attention-heads", 32);

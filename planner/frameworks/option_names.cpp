@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
@@ -63,7 +64,22 @@ constexpr std::array<std::string_view, 3> kGone{"--batch-size", "--model-paralle
 // check_fsdp_config_kwargs_prefix): as the list has them.
 constexpr std::string_view kShards = "fsdp_config.", kOldPrefix = "fsdp_";
 
+// "data_stages.0.name" of a list's entries.
+std::string without_indices(const std::string& key) {
+  std::string name;
+  for (std::size_t at = 0; at <= key.size();) {
+    const std::size_t dot = std::min(key.find('.', at), key.size());
+    const std::string part = key.substr(at, dot - at);
+    const bool index =
+        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return is_digit(c); });
+    if (!index) name += (name.empty() ? "" : ".") + part;
+    at = dot + 1;
+  }
+  return name;
+}
+
 std::string listed_key(const ConfigPart& part, const std::string& key) {
+  if (part.dialect == Dialect::nanotron) return without_indices(key);
   const bool old = part.dialect == Dialect::axolotl && key.starts_with(kShards) &&
                    key.compare(kShards.size(), kOldPrefix.size(), kOldPrefix) == 0 &&
                    key != "fsdp_config.fsdp_version";
@@ -237,6 +253,13 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     }
     case Dialect::automodel:
       return is_known_to_automodel(list, key);
+    case Dialect::nanotron: {
+      const OptionList& older = known_options("nanotron_older");
+      const std::string name = listed_key(part, key);
+      return list.find(name) != nullptr || older.find(name) != nullptr || has_block(list, name) ||
+             has_block(older, name) || is_of_open_section(list, name) ||
+             is_of_open_section(older, name);
+    }
     case Dialect::torchtitan_toml: {
       const OptionList& older = known_options("torchtitan_toml_older");
       // A table's header, too.

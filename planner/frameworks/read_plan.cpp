@@ -15,6 +15,7 @@
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/optimizer_names.h"
 #include "planner/frameworks/part_words.h"
+#include "planner/frameworks/pretraining/nanotron.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/torch/torch.h"
@@ -156,6 +157,9 @@ class Reading {
       case Framework::verl:
       case Framework::nemo_rl:
         settle_rl();
+        break;
+      case Framework::nanotron:
+        settle_nanotron(draft);
         break;
       case Framework::torchtitan:
         settle_torchtitan(draft, model, settings_of(Dialect::torchtitan), gpus);
@@ -360,8 +364,9 @@ class Reading {
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
     const std::int64_t others = std::int64_t{plan.tp} * plan.cp * plan.pp;
-    const bool of_mesh = plan.dp > 0 && (framework_ == Framework::fsdp2 ||
-                                         framework_ == Framework::torchtitan || is_rl(framework_));
+    const bool of_mesh =
+        plan.dp > 0 && (framework_ == Framework::fsdp2 || framework_ == Framework::torchtitan ||
+                        framework_ == Framework::nanotron || is_rl(framework_));
     if (!of_mesh) {
       const std::int64_t rest = scene_.trainers() / std::max<std::int64_t>(1, others);
       plan.dp = static_cast<int>(std::max<std::int64_t>(1, rest));

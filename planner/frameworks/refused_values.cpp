@@ -35,6 +35,7 @@ ValueReader reader_of(const ConfigPart& part) {
       return ValueReader::yaml;
     case Dialect::axolotl:  // pydantic, which takes false for 0
       return ValueReader::json;
+    case Dialect::nanotron:         // dacite converts nothing
     case Dialect::torchtitan_toml:  // nothing converts what tomllib read
       return ValueReader::python;
     case Dialect::torchtitan:
@@ -77,6 +78,7 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::automodel:
     case Dialect::trl:
     case Dialect::torchtitan_toml:
+    case Dialect::nanotron:
       break;
   }
   return false;

@@ -46,6 +46,8 @@ std::span<const FineTuningTrap> traps_of(Dialect dialect) {
       return automodel_traps();
     case Dialect::torchtitan_toml:
       return titan_toml_traps();
+    case Dialect::nanotron:
+      return nanotron_traps();
     case Dialect::megatron:
     case Dialect::megatron_yaml:
     case Dialect::bridge:

@@ -6,5 +6,6 @@
 namespace qplan {
 
 void check_titan_toml(const Scene& scene, Findings& out);
+void check_nanotron(const Scene& scene, Findings& out);
 
 }  // namespace qplan

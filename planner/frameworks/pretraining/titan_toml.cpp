@@ -227,7 +227,7 @@ class TitanToml : JobMaker {
     hand(to, "training.enable_cpu_offload", "training.enable_cpu_offload");
     say(to, "compile.enable", compiles("model"), "compile.enable");
     // Logits are whole, and of the vocabulary's parts under tensor parallelism.
-    say(to, "loss", std::string(kWholeLoss), "compile.enable");
+    say(to, "loss", std::string(compiles("loss") ? kWholeLoss : kEagerLoss), "compile.enable");
     if (on("parallelism.disable_loss_parallel") &&
         figure_of(yaml_, "parallelism.tensor_parallel_degree", 1) > 1) {
       job_.assumed.emplace_back(

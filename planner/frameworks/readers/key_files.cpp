@@ -223,6 +223,12 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
   }
   if (is_verl_yaml(settings)) return job.add(Dialect::verl, std::move(settings), whole);
   if (is_nemo_rl_yaml(settings)) return job.add(Dialect::nemo_rl, std::move(settings), whole);
+  if (is_nanotron(settings)) {
+    auto meant = mend_block_names(settings, known_options("nanotron"), file.text);
+    job.add(Dialect::nanotron, with_open_templates(settings), whole);
+    job.parts.back().meant_blocks = std::move(meant);
+    return;
+  }
   if (const std::string_view tool = other_tool_of(settings); !tool.empty()) {
     return job.unknown(
         whole, fmt::format("this is a configuration of {}, which is not read here", tool),

@@ -171,6 +171,17 @@ bool is_automodel_of_others(const Settings& yaml) {
   return name.find("Recipe") != std::string::npos && !trains;
 }
 
+bool is_nanotron(const Settings& yaml) {
+  const auto sections = {"general.", "tokens.", "parallelism.", "optimizer.",
+                         "model.model_config."};
+  const auto there = std::count_if(sections.begin(), sections.end(), [&](std::string_view section) {
+    return yaml.has_section(section);
+  });
+  // One of them may be misspelt.
+  return there >= 4 || (yaml.has_section("general.") && yaml.has_section("tokens.") &&
+                        yaml.has_section("parallelism."));
+}
+
 bool is_torchtitan_toml(const Settings& toml) {
   const OptionList &list = known_options("torchtitan_toml"),
                    &older = known_options("torchtitan_toml_older");
