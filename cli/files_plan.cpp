@@ -20,8 +20,9 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
           "the files train {}, which is not built in; give its config.json as --model", shown(id)));
     }
     question.choices.model = name;
-    question.assumed.push_back(
-        fmt::format("{} is of the size of the built-in {}; --model says another", shown(id), name));
+    if (id != name)
+      question.assumed.push_back(fmt::format(
+          "{} is of the size of the built-in {}; --model says another", shown(id), name));
     question.by_name = true;
     return;
   }

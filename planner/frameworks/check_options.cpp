@@ -274,13 +274,21 @@ std::string block_of_unknown(const ConfigPart& part, const Setting& setting) {
                       part.dialect == Dialect::torchtitan_toml || part.dialect == Dialect::nanotron;
   if (!blocks || alias_of(part.dialect, key) != nullptr) return "";
   if (part.dialect == Dialect::accelerate && key.starts_with("deepspeed_config.")) return "";
-  std::string block = unknown_block(key, known_options(option_list_of(part.dialect)));
+  std::string block =
+      unknown_block(without_indices(key), known_options(option_list_of(part.dialect)));
   // A table's own header.
   return block.empty() && setting.syntax == Syntax::toml && setting.value.is_object() ? key : block;
 }
 
-// Of fields that a module of one's own may add to torchtitan's.
+// Of fields that a module of one's own may add to torchtitan's, and of blocks that a class of one's
+// own may add to nanotron's.
 void leave_to_module(const ConfigPart& part, Finding& finding) {
+  const bool block = finding.message.find(", with all that stands in it") != std::string::npos;
+  if (part.dialect == Dialect::nanotron && block &&
+      finding.message.find('.') > finding.message.find(':')) {
+    finding.severity = Severity::warning;
+    finding.message += ", unless the program that reads it has a class of its own";
+  }
   if (part.dialect != Dialect::torchtitan_toml) return;
   for (const std::string_view key :
        {"job.custom_config_module", "experimental.custom_args_module"}) {

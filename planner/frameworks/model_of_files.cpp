@@ -455,6 +455,9 @@ std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {
 }
 
 std::string why_no_model(const JobFiles& files) {
+  if (files.find(Dialect::nanotron) != nullptr) {
+    return "shapes are read of LlamaConfig and Qwen2Config without experts alone";
+  }
   const Arguments a(files);
   std::vector<std::string> missing;
   constexpr std::array<std::string_view, 3> kShapes{"--hidden-size", "--num-layers",

@@ -18,6 +18,20 @@
 #include "planner/frameworks/slips.h"
 
 namespace qplan {
+
+std::string without_indices(const std::string& key) {
+  std::string name;
+  for (std::size_t at = 0; at <= key.size();) {
+    const std::size_t dot = std::min(key.find('.', at), key.size());
+    const std::string part = key.substr(at, dot - at);
+    const bool index =
+        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return is_digit(c); });
+    if (!index) name += (name.empty() ? "" : ".") + part;
+    at = dot + 1;
+  }
+  return name;
+}
+
 namespace {
 
 // The search through a list's names, which a job that is judged again asks for once more.
@@ -64,18 +78,14 @@ constexpr std::array<std::string_view, 3> kGone{"--batch-size", "--model-paralle
 // check_fsdp_config_kwargs_prefix): as the list has them.
 constexpr std::string_view kShards = "fsdp_config.", kOldPrefix = "fsdp_";
 
-// "data_stages.0.name" of a list's entries.
-std::string without_indices(const std::string& key) {
-  std::string name;
-  for (std::size_t at = 0; at <= key.size();) {
-    const std::size_t dot = std::min(key.find('.', at), key.size());
-    const std::string part = key.substr(at, dot - at);
-    const bool index =
-        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return is_digit(c); });
-    if (!index) name += (name.empty() ? "" : ".") + part;
-    at = dot + 1;
-  }
-  return name;
+// Whether a program of one's own hands nanotron another class of models ("is_mamba_config").
+bool has_own_model(const ConfigPart& part) {
+  constexpr std::string_view kBegin = "model.model_config.is_", kEnd = "_config";
+  const OptionList& list = known_options("nanotron");
+  return std::any_of(part.settings.begin(), part.settings.end(), [&](const Setting& setting) {
+    return setting.key.starts_with(kBegin) && setting.key.ends_with(kEnd) &&
+           list.find(setting.key) == nullptr && certain_key(setting.key, list).empty();
+  });
 }
 
 std::string listed_key(const ConfigPart& part, const std::string& key) {
@@ -256,6 +266,10 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     case Dialect::nanotron: {
       const OptionList& older = known_options("nanotron_older");
       const std::string name = listed_key(part, key);
+      if (has_own_model(part) &&
+          (name.starts_with("model.model_config.") || name.starts_with("model.init_method."))) {
+        return true;
+      }
       return list.find(name) != nullptr || older.find(name) != nullptr || has_block(list, name) ||
              has_block(older, name) || is_of_open_section(list, name) ||
              is_of_open_section(older, name);

@@ -77,20 +77,9 @@ void check_needed(const ConfigPart& part, Findings& out) {
 }
 
 void note_old_keys(const ConfigPart& part, Findings& out) {
-  const OptionList& older = known_options("nanotron_older");
-  for (const Setting& setting : part.settings) {
-    if (older.find(setting.key) == nullptr) continue;
-    Correction none;
-    none.why_not = "the release that the file is for may have it";
-    out.push_back({note, "dropped_option", setting.place,
-                   fmt::format("{}: older releases have this key; today's nanotron has it not and "
-                               "stops",
-                               setting.key),
-                   "leave it out",
-                   "qplan: planner/frameworks/options/nanotron_older.tsv, the keys of older "
-                   "releases",
-                   std::move(none)});
-  }
+  note_older(
+      part, known_options("nanotron_older"), "today's nanotron",
+      [](const std::string&) { return std::string(); }, out);
 }
 
 // "data_stages.0.start_training_step" and its like, by stage.

@@ -34,23 +34,16 @@ void note_format(const ConfigPart& part, Findings& out) {
 
 // Fields of releases before 0.2.1, of which a file may be.
 void note_old_names(const ConfigPart& part, Findings& out) {
-  const OptionList& older = known_options("torchtitan_toml_older");
-  for (const Setting& setting : part.settings) {
-    if (older.find(setting.key) == nullptr) continue;
-    const auto names = old_titan_names();
-    const auto found = std::find_if(names.begin(), names.end(), [&](const OldTitanName& name) {
-      return name.written == setting.key;
-    });
-    Correction none;
-    none.why_not = "the release that the file is for may have it";
-    out.push_back(
-        {note, "dropped_option", setting.place,
-         fmt::format("{}: older releases have this field; 0.2.1 has it not and stops", setting.key),
-         found == names.end() ? "leave it out" : fmt::format("write {}", found->now),
-         "qplan: planner/frameworks/options/torchtitan_toml_older.tsv, the fields of "
-         "releases before 0.2.1",
-         std::move(none)});
-  }
+  note_older(
+      part, known_options("torchtitan_toml_older"), "torchtitan 0.2.1",
+      [](const std::string& key) -> std::string {
+        const auto names = old_titan_names();
+        const auto found = std::find_if(names.begin(), names.end(), [&](const OldTitanName& name) {
+          return name.written == key;
+        });
+        return found == names.end() ? "" : std::string(found->now);
+      },
+      out);
 }
 
 // A word of a few, where the file brings no code of its own that adds others.

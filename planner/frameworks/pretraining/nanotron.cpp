@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
@@ -128,6 +129,16 @@ std::int64_t shape(const Settings& yaml, std::string_view name, double otherwise
   return static_cast<std::int64_t>(figure_of(yaml, key, otherwise));
 }
 
+// Starcoder2's, or one that a program brings ("is_mamba_config").
+bool is_of_another_class(const Settings& yaml) {
+  return std::any_of(yaml.begin(), yaml.end(), [](const Setting& setting) {
+    constexpr std::string_view kBegin = "model.model_config.is_", kEnd = "_config";
+    return setting.key.starts_with(kBegin) && setting.key.ends_with(kEnd) &&
+           setting.key.find("is_llama") == std::string::npos &&
+           setting.key.find("is_qwen2") == std::string::npos;
+  });
+}
+
 }  // namespace
 
 std::span<const Option> nanotron_options() {
@@ -153,8 +164,8 @@ void settle_nanotron(Draft& draft) {
 // are an error of their own; the next fewer stand in for them.
 Json config_of_nanotron(const Settings& yaml) {
   if (!yaml.has_section("model.model_config.")) return nullptr;
-  const bool starcoder = yaml.has("model.model_config.is_starcoder2_config");
-  if (starcoder || yaml.has_section("model.model_config.moe_config.")) return nullptr;
+  if (is_of_another_class(yaml) || yaml.has_section("model.model_config.moe_config."))
+    return nullptr;
   const std::int64_t hidden = shape(yaml, "hidden_size", 4096);
   const std::int64_t said_heads = shape(yaml, "num_attention_heads", 32);
   if (hidden < 1 || said_heads < 1 || said_heads > hidden) return nullptr;

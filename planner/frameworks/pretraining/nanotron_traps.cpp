@@ -1,5 +1,6 @@
 // What nanotron refuses of its YAML, whatever the model.
 
+#include <algorithm>
 #include <cmath>
 
 #include "planner/frameworks/finetuning/trap.h"

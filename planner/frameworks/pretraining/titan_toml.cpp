@@ -227,7 +227,12 @@ class TitanToml : JobMaker {
     hand(to, "training.enable_cpu_offload", "training.enable_cpu_offload");
     say(to, "compile.enable", compiles("model"), "compile.enable");
     // Logits are whole, and of the vocabulary's parts under tensor parallelism.
-    say(to, "loss", std::string(compiles("loss") ? kWholeLoss : kEagerLoss), "compile.enable");
+    say(to, "loss", std::string(kWholeLoss), "compile.enable");
+    if (!compiles("loss")) {
+      job_.assumed.emplace_back(
+          "a loss of one compiled kernel each way: without [compile] its logits are there in fp32, "
+          "too, which is not counted");
+    }
     if (on("parallelism.disable_loss_parallel") &&
         figure_of(yaml_, "parallelism.tensor_parallel_degree", 1) > 1) {
       job_.assumed.emplace_back(
@@ -313,19 +318,19 @@ TrainerJob job_of_titan_toml(const Settings& toml, const Place& place) {
 }
 
 std::string model_of_titan_toml(const Settings& toml) {
-  const Setting *const name = toml.find("model.name"), *const flavor = toml.find("model.flavor");
-  if (flavor == nullptr) return "";
+  const Setting *const name = toml.find("model.name"), *const said = toml.find("model.flavor");
   // "simple_fsdp.llama3", "llama3_ft": the same model, by another's code.
   std::string family = name == nullptr ? "llama3" : text_of(name->value);
   family = family.substr(family.rfind('.') + 1);  // npos + 1: all of it
   for (const std::string_view end : {"_ft", "_simple_fsdp"}) {
     if (family.ends_with(end)) family.resize(family.size() - end.size());
   }
-  const auto* const found =
-      std::find_if(kFlavors.begin(), kFlavors.end(), [&](const TitanFlavor& known) {
-        return known.name == family && known.flavor == text_of(flavor->value);
-      });
-  return found == kFlavors.end() ? "" : std::string(found->model);
+  const std::string flavor = said == nullptr ? "debugmodel" : text_of(said->value);
+  const auto* const found = std::find_if(
+      kFlavors.begin(), kFlavors.end(),
+      [&](const TitanFlavor& known) { return known.name == family && known.flavor == flavor; });
+  return found == kFlavors.end() ? fmt::format("{} of flavor {}", family, flavor)
+                                 : std::string(found->model);
 }
 
 std::span<const OldTitanName> old_titan_names() {

@@ -14,7 +14,7 @@ namespace qplan {
 TrainerJob job_of_titan_toml(const Settings& toml, const Place& place);
 
 // The built-in model that "model.name" and "model.flavor" are, if its shapes are exactly theirs;
-// empty: none is.
+// else their own names.
 std::string model_of_titan_toml(const Settings& toml);
 
 // A name of older releases, and what 0.2.1 has in its place; empty: nothing.

@@ -283,6 +283,11 @@ void read_toml(const ConfigText& file, GatheredJob& job) {
                        "[training], [parallelism], ...)",
                        "give a job file of torchtitan's, or the launch script");
   }
+  const Setting* const model = read.settings.find("model.name");
+  if (model != nullptr && same_value(model->value, Json("flux"))) {
+    return job.unknown(model->place, "flux draws images, and language models are read here alone",
+                       "a job file of a language model");
+  }
   job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
   auto meant = mend_block_names(read.settings, known_options("torchtitan_toml"), file.text);
   job.add(Dialect::torchtitan_toml, std::move(read.settings), {file.name, 0});

@@ -76,8 +76,6 @@ const TorchtitanModel* torchtitan_model(std::string_view model);
 // Its classes of the loss, in parts of a micro-batch's tokens or over all.
 inline constexpr std::string_view kLossInChunks = "ChunkedLossWrapper";
 inline constexpr std::string_view kWholeLoss = "CrossEntropyLoss";
-// Of its TOML: what no compiler made one kernel of.
-inline constexpr std::string_view kEagerLoss = "eager";
 
 // Parts that the loss of a plan's micro-batch runs in by torchtitan's ChunkedLossWrapper; 1: whole.
 std::int64_t torchtitan_loss_chunks(const ModelSpec& model, const ParallelPlan& plan);

@@ -150,7 +150,6 @@ constexpr auto kTorchtitan = std::to_array<Option>({
        const std::string name = text_of(v);
        if (name == kLossInChunks) d.plan.loss = LossKind::chunked;
        if (name == kWholeLoss) d.plan.loss = LossKind::compiled;
-       if (name == kEagerLoss) d.plan.loss = LossKind::eager;
      }},
     {"compile.enable", "compile", [](const Subject& s) { return Json(s.plan.compile); },
      [](Draft& d, const Json& v) { d.plan.compile = truth_of(v); }},
