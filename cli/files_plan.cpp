@@ -8,6 +8,7 @@
 #include "models/plan/words.h"
 #include "planner/frameworks/model_of_files.h"
 #include "planner/frameworks/pretraining/nanotron.h"
+#include "planner/frameworks/pretraining/titan_toml.h"
 
 namespace qplan {
 
@@ -109,9 +110,11 @@ std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files) 
     if (const auto gpus = processes_of(part)) return gpus;
   }
   if (const auto gpus = world_of(job.launches, true)) return gpus;
-  // nanotron starts on as many as its degrees multiply to, and on no others.
-  const ConfigPart* const nanotron = job.find(Dialect::nanotron);
+  // Both start on as many as their degrees multiply to, and on no others.
+  const ConfigPart *const nanotron = job.find(Dialect::nanotron), *const titan = job.find(
+                                                                      Dialect::torchtitan_toml);
   if (nanotron != nullptr && !job.host_slots) return ranks_of_nanotron(nanotron->settings);
+  if (titan != nullptr && !job.host_slots) return ranks_of_titan_toml(titan->settings);
   return job.host_slots;
 }
 

@@ -535,6 +535,22 @@ def torchtitan_rows(path):
                            "" if words else kind, default, ",".join(words))
 
 
+# What is nothing, or divides by nothing, below this.
+LEAST = {"training.local_batch_size": 1, "training.seq_len": 1, "training.steps": 1, "training.batch_size": 1,
+         "parallelism.pipeline_parallel_microbatch_size": 1, "checkpoint.interval": 1, "metrics.log_freq": 1,
+         "parallelism.pipeline_parallel_layers_per_stage": 1,
+         "tokens.micro_batch_size": 1, "tokens.batch_accumulation_per_replica": 1, "tokens.sequence_length": 1,
+         "tokens.train_steps": 1, "model.model_config.num_hidden_layers": 1, "model.model_config.hidden_size": 1,
+         "model.model_config.num_attention_heads": 1, "model.model_config.vocab_size": -1,
+         "checkpoints.checkpoint_interval": 1}
+
+
+def at_least(key, kind):
+    if key not in LEAST or not kind.startswith("int"):
+        return kind
+    return f"int[{LEAST[key]}:]" + kind[len("int"):]
+
+
 def torchtitan_toml_rows(path, name="JobConfig", prefix=""):
     """Keys of a TOML job file: the fields of JobConfig's sections."""
     classes = {n.name: n for n in ast.parse(pathlib.Path(path).read_text()).body if isinstance(n, ast.ClassDef)}
@@ -550,17 +566,19 @@ def torchtitan_toml_rows(path, name="JobConfig", prefix=""):
             kind.removesuffix(" | None"), kind.removesuffix(" | None"))
         default = field.value.value if isinstance(field.value, ast.Constant) else None
         text = "" if default is None else str(default)
-        yield f"{prefix}{field.target.id}", "1", "" if words or " | " in kind else kind, text, words
+        key = f"{prefix}{field.target.id}"
+        yield key, "1", "" if words or " | " in kind else at_least(key, kind), text, words
 
 
 def torchtitan_toml_names(paths):
     """The same of older releases, of which the first ones had arguments: "--training.batch_size"."""
     for path in paths:
         if "class JobConfig:" in (text := pathlib.Path(path).read_text()) and "@dataclass" in text:
-            names = {row[0] for row in torchtitan_toml_rows(path)}
-        else:
-            names = {row[0].split()[0].removeprefix("--") for row in argparse_rows(path)}
-        yield from ((name, "1", "", "", "") for name in names)
+            yield from torchtitan_toml_rows(path)
+            continue
+        for names, arity, kind, _, choices in argparse_rows(path):
+            name = names.split()[0].removeprefix("--")
+            yield name, "1", "bool" if arity == "0" else at_least(name, kind) if arity == "1" else "", "", choices
 
 
 def nanotron_rows(folder, name="Config", prefix="", classes=None):
@@ -585,8 +603,8 @@ def nanotron_rows(folder, name="Config", prefix="", classes=None):
         default = field.value.value if isinstance(field.value, ast.Constant) else None
         if known and not null and default is not None or known and field.value is None and not null:
             known += "!"
-        yield key, "1", known, "" if default is None else str(default), ""
-        if "dict" in kind:
+        yield key, "1", at_least(key, known), "" if default is None else str(default), ""
+        if "dict" in kind.lower():
             yield key + ".*", "1", "", "", ""
 
 
@@ -1027,14 +1045,14 @@ def main():
     if args.nanotron:
         write("nanotron", merged(nanotron_rows(args.nanotron[0])))
         names = {row[0] for row in nanotron_rows(args.nanotron[0])}
-        older = {row[0] for folder in args.nanotron[1:] for row in nanotron_rows(folder)} - names
-        write("nanotron_older", {(name, "1", "", "", "") for name in older})
+        older = (row for folder in args.nanotron[1:] for row in nanotron_rows(folder))
+        write("nanotron_older", merged(row for row in older if row[0] not in names))
     if args.torchtitan_toml:
         latest = set(torchtitan_toml_rows(args.torchtitan_toml[0]))
         names = {row[0] for row in latest}
         write("torchtitan_toml", latest)
-        older = set(torchtitan_toml_names(args.torchtitan_toml[1:]))
-        write("torchtitan_toml_older", {row for row in older if row[0] not in names})
+        older = torchtitan_toml_names(args.torchtitan_toml[1:])
+        write("torchtitan_toml_older", merged(row for row in older if row[0] not in names))
     if args.torchtitan:
         write("torchtitan", set(torchtitan_rows(args.torchtitan)))
 

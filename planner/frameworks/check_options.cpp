@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "models/edit_distance.h"
@@ -290,6 +291,16 @@ void leave_to_module(const ConfigPart& part, Finding& finding) {
     finding.message += ", unless the program that reads it has a class of its own";
   }
   if (part.dialect != Dialect::torchtitan_toml) return;
+  // An experiment's own fields are often named on its command line alone.
+  constexpr std::array<std::string_view, 6> kOwn{"",       "llama2", "llama3",
+                                                 "llama4", "qwen3",  "deepseek_v3"};
+  const std::string model = word_of(part.settings, "model.name");
+  if (std::find(kOwn.begin(), kOwn.end(), model) == kOwn.end()) {
+    finding.severity = Severity::note;
+    finding.message += ", unless a module that --job.custom_config_module names adds it";
+    finding.fix = {};
+    return;
+  }
   for (const std::string_view key :
        {"job.custom_config_module", "experimental.custom_args_module"}) {
     if (word_of(part.settings, key).empty()) continue;

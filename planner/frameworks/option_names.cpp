@@ -138,6 +138,10 @@ std::vector<const OptionList*> lists_of(const ConfigPart& part) {
     lists.push_back(&known_options("megatron"));
     lists.push_back(&known_options("sglang"));
   }
+  if (part.dialect == Dialect::torchtitan_toml) {
+    lists.push_back(&known_options("torchtitan_toml_older"));
+  }
+  if (part.dialect == Dialect::nanotron) lists.push_back(&known_options("nanotron_older"));
   if (part.dialect == Dialect::trainer) lists.push_back(&known_options("run_clm"));
   if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
     lists.push_back(&known_options("trainer"));

@@ -46,6 +46,34 @@ void note_old_names(const ConfigPart& part, Findings& out) {
       out);
 }
 
+// A name of an older release beside one, or a table, that took its place: no release has both.
+void check_mixed_releases(const ConfigPart& part, Findings& out) {
+  constexpr std::array<std::string_view, 4> kLater{"parallelism.", "compile.", "debug.",
+                                                   "quantize."};
+  for (const Setting& setting : part.settings) {
+    const auto names = old_titan_names();
+    const auto old = std::find_if(names.begin(), names.end(), [&](const OldTitanName& name) {
+      return name.written == setting.key;
+    });
+    if (old == names.end()) continue;
+    const std::string table(old->now.substr(0, old->now.find('.') + 1));
+    const bool later = std::find(kLater.begin(), kLater.end(), table) != kLater.end() &&
+                       setting.key.substr(0, table.size()) != table &&
+                       part.settings.has_section(table);
+    const bool beside = part.settings.has(old->now);
+    if (!later && !beside) continue;
+    out.push_back(
+        {error, "unknown_option", setting.place,
+         fmt::format("{}: no release of torchtitan has this field beside {}, and all stop",
+                     setting.key,
+                     beside ? std::string(old->now)
+                            : fmt::format("[{}]", table.substr(0, table.size() - 1))),
+         fmt::format("write {}", old->now),
+         "qplan: planner/frameworks/options/torchtitan_toml_older.tsv, the fields of "
+         "older releases"});
+  }
+}
+
 // A word of a few, where the file brings no code of its own that adds others.
 struct LookedUp {
   std::string_view key;
@@ -276,6 +304,7 @@ void check_titan_toml(const Scene& scene, Findings& out) {
     const Case c{scene, part};
     note_format(part, out);
     note_old_names(part, out);
+    check_mixed_releases(part, out);
     check_looked_up(c, out);
     check_flavor(c, out);
     check_converters(c, out);

@@ -68,7 +68,6 @@ constexpr auto kNanotronOptions = std::to_array<Option>({
     {"parallelism.pp", "pp", plan_value<&P::pp>, set_degree<&P::pp>},
     {"parallelism.tp", "tp", plan_value<&P::tp>, set_degree<&P::tp>},
     {"parallelism.context_parallel_size", "cp", plan_value<&P::cp>, set_degree<&P::cp>},
-    {"parallelism.expert_parallel_size", "ep", plan_value<&P::ep>, set_degree<&P::ep>},
     {"parallelism.pp_engine", "schedule", nothing, set_engine},
     {"parallelism.tp_mode", "sequence_parallel", nothing, set_mode},
     {"parallelism.tp_linear_async_communication", "overlap", nothing,
@@ -168,7 +167,8 @@ Json config_of_nanotron(const Settings& yaml) {
     return nullptr;
   const std::int64_t hidden = shape(yaml, "hidden_size", 4096);
   const std::int64_t said_heads = shape(yaml, "num_attention_heads", 32);
-  if (hidden < 1 || said_heads < 1 || said_heads > hidden) return nullptr;
+  const bool none = shape(yaml, "num_hidden_layers", 32) < 1;
+  if (none || hidden < 1 || said_heads < 1 || said_heads > hidden) return nullptr;
   std::int64_t heads = said_heads;
   while (hidden % heads != 0) --heads;
   std::int64_t groups = shape(yaml, "num_key_value_heads", static_cast<double>(heads));

@@ -44,7 +44,11 @@ constexpr auto kNanotronTraps = std::to_array<Trap>({
      "tp_mode: REDUCE_SCATTER",
      "nanotron 2411b022, src/nanotron/parallel/tensor_parallel/nn.py:146"},
     {"expert_parallel_mesh", error, "parallelism.expert_parallel_size",
-     [](const Case& c) { return c.figure("parallelism.expert_parallel_size", 1) > 1; },
+     [](const Case& c) {
+       // Examples of older releases bring a class of their own, and its program.
+       return c.figure("parallelism.expert_parallel_size", 1) > 1 &&
+              !c.has("model.model_config.is_llamoe_config");
+     },
      "nanotron asks for tp x cp x dp x pp ranks and then orders them by expert_parallel_size too: "
      "above 1 it stops",
      "expert_parallel_size: 1", "nanotron 2411b022, src/nanotron/parallel/context.py:64"},
@@ -150,6 +154,14 @@ constexpr auto kNanotronTraps = std::to_array<Trap>({
                          "alltoall,allgather");
      },
      "token_dispatcher_type is alltoall or allgather", "token_dispatcher_type: alltoall", kModels},
+    {"long_sequences", note, "tokens.sequence_length",
+     [](const Case& c) {
+       return c.figure("tokens.sequence_length", 0) >
+              nano_shape(c, "max_position_embeddings", 2048);
+     },
+     "sequence_length is above max_position_embeddings, which the rotations are made for",
+     "a sequence_length up to max_position_embeddings",
+     "nanotron 2411b022, src/nanotron/models/llama.py:119"},
     {"profiled_steps", error, "profiler.profiler_export_path",
      [](const Case& c) {
        const double steps = c.figure("profiler.skip_first", 3) +

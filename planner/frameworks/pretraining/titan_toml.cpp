@@ -333,6 +333,20 @@ std::string model_of_titan_toml(const Settings& toml) {
                                  : std::string(found->model);
 }
 
+std::optional<std::int64_t> ranks_of_titan_toml(const Settings& toml) {
+  const Settings named = with_names_of_today(toml);
+  std::int64_t ranks = 1;
+  for (const std::string_view name :
+       {"data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree",
+        "context_parallel_degree", "pipeline_parallel_degree"}) {
+    const double degree = figure_of(named, fmt::format("parallelism.{}", name),
+                                    name == "data_parallel_shard_degree" ? -1 : 1);
+    if (degree < 1 || degree > 1 << 20) return std::nullopt;
+    ranks *= static_cast<std::int64_t>(degree);
+  }
+  return ranks;
+}
+
 std::span<const OldTitanName> old_titan_names() {
   return kOldTitanNames;
 }
