@@ -581,6 +581,19 @@ def torchtitan_toml_names(paths):
             yield name, "1", "bool" if arity == "0" else at_least(name, kind) if arity == "1" else "", "", choices
 
 
+def nanotron_merged(rows):
+    """One row a name: whole numbers of one class may be null in another."""
+    found = {}
+    for row in rows:
+        old = found.get(row[0])
+        if old and {old[2], row[2]} == {"int", "int!"}:
+            row = (*row[:2], "int", *row[3:4], row[4])
+            found[row[0]] = row
+            continue
+        found[row[0]] = next(iter(merged([old, row]))) if old else row
+    return found.values()
+
+
 def nanotron_rows(folder, name="Config", prefix="", classes=None):
     """Keys of its YAML: the fields of Config and of what it is made of; of unions all fields."""
     classes = classes or classes_of(pathlib.Path(folder).glob("*.py"))[0]
@@ -1043,10 +1056,10 @@ def main():
         write("ms_swift", ms_swift_rows(args.ms_swift, "RLHFArguments"))
         write("ms_swift_megatron", ms_swift_rows(args.ms_swift, "MegatronSftArguments"))
     if args.nanotron:
-        write("nanotron", merged(nanotron_rows(args.nanotron[0])))
+        write("nanotron", nanotron_merged(nanotron_rows(args.nanotron[0])))
         names = {row[0] for row in nanotron_rows(args.nanotron[0])}
         older = (row for folder in args.nanotron[1:] for row in nanotron_rows(folder))
-        write("nanotron_older", merged(row for row in older if row[0] not in names))
+        write("nanotron_older", nanotron_merged(row for row in older if row[0] not in names))
     if args.torchtitan_toml:
         latest = set(torchtitan_toml_rows(args.torchtitan_toml[0]))
         names = {row[0] for row in latest}

@@ -290,7 +290,7 @@ void leave_to_module(const ConfigPart& part, Finding& finding) {
     finding.severity = Severity::warning;
     finding.message += ", unless the program that reads it has a class of its own";
   }
-  if (part.dialect != Dialect::torchtitan_toml) return;
+  if (part.dialect != Dialect::torchtitan_toml || finding.fix.renames) return;  // a plain slip
   // An experiment's own fields are often named on its command line alone.
   constexpr std::array<std::string_view, 6> kOwn{"",       "llama2", "llama3",
                                                  "llama4", "qwen3",  "deepseek_v3"};

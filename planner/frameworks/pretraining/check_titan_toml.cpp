@@ -99,10 +99,14 @@ constexpr auto kLookedUp = std::to_array<LookedUp>({
 });
 
 bool brings_code(const Case& c) {
-  return !c.word("experimental.custom_import").empty() ||
-         !c.word("experimental.custom_args_module").empty() ||
-         !c.word("job.custom_config_module").empty() ||
-         !c.word("experimental.custom_model_path").empty();
+  // Modules of torchtitan's own experiments add fields, and no models.
+  for (const std::string_view key :
+       {"experimental.custom_import", "experimental.custom_args_module",
+        "job.custom_config_module", "experimental.custom_model_path"}) {
+    const std::string module = c.word(key);
+    if (!module.empty() && !module.starts_with("torchtitan.")) return true;
+  }
+  return false;
 }
 
 void refuse_word_of(const Scene& scene, const Setting& said, const std::string& word,
