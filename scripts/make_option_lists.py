@@ -581,6 +581,24 @@ def torchtitan_toml_names(paths):
             yield name, "1", "bool" if arity == "0" else at_least(name, kind) if arity == "1" else "", "", choices
 
 
+# Words that classes ask for when they are made (config.py, __post_init__), and those that texts become.
+NANOTRON_WORDS = {
+    "logging.log_level": "debug,info,warning,error,critical,passive",
+    "logging.log_level_replica": "debug,info,warning,error,critical,passive",
+    "optimizer.learning_rate_scheduler.lr_warmup_style": "linear,constant",
+    "optimizer.learning_rate_scheduler.lr_decay_style": "linear,cosine,1-sqrt",
+    "optimizer.optimizer_factory.name": "adamW,sgd",
+    "parallelism.pp_engine": "afab,1f1b",
+    "parallelism.tp_mode": "ALL_REDUCE,REDUCE_SCATTER",
+    "model.init_method.scaling_method": "NONE,NUM_LAYERS,LAYER_INDEX,MODEL_SCALE",
+    "model.dtype": "bfloat16,float16,float32,float64,complex64,complex128,uint8,int8,int16,int32,int64,bool",
+    "model.model_config._attn_implementation":
+        "flash_attention_2,flex_attention,sdpa,ring_flash_triton,ring,llama3_ring_attention",
+    "model.model_config.flex_attention_mask": "sliding_window,document,sliding_window_document",
+    "model.model_config.moe_config.token_dispatcher_type": "alltoall,allgather",
+}
+
+
 def nanotron_merged(rows):
     """One row a name: whole numbers of one class may be null in another."""
     found = {}
@@ -616,7 +634,10 @@ def nanotron_rows(folder, name="Config", prefix="", classes=None):
         default = field.value.value if isinstance(field.value, ast.Constant) else None
         if known and not null and default is not None or known and field.value is None and not null:
             known += "!"
-        yield key, "1", at_least(key, known), "" if default is None else str(default), ""
+        words = NANOTRON_WORDS.get(key, "")
+        enumerated = key in ("parallelism.tp_mode", "model.init_method.scaling_method")
+        yield (key, "1", "any case" if enumerated else "" if words else at_least(key, known),
+               "" if default is None else str(default), words)
         if "dict" in kind.lower():
             yield key + ".*", "1", "", "", ""
 

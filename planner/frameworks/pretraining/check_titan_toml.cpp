@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/edit_distance.h"
+#include "models/text.h"
 #include "planner/frameworks/finetuning/trap.h"
 #include "planner/frameworks/pretraining/pretraining.h"
 #include "planner/frameworks/pretraining/titan_toml.h"
@@ -101,22 +102,30 @@ constexpr auto kLookedUp = std::to_array<LookedUp>({
 bool brings_code(const Case& c) {
   // Modules of torchtitan's own experiments add fields, and no models.
   for (const std::string_view key :
-       {"experimental.custom_import", "experimental.custom_args_module",
-        "job.custom_config_module", "experimental.custom_model_path"}) {
+       {"experimental.custom_import", "experimental.custom_args_module", "job.custom_config_module",
+        "experimental.custom_model_path"}) {
     const std::string module = c.word(key);
     if (!module.empty() && !module.starts_with("torchtitan.")) return true;
   }
   return false;
 }
 
+// An error where another word is plainly meant; else a fork may have it: people train by forks.
 void refuse_word_of(const Scene& scene, const Setting& said, const std::string& word,
                     const std::vector<std::string>& words, std::string_view rule,
                     std::string_view fate, std::string_view source, Findings& out) {
-  const std::string meant = certain_choice(word, words);
-  const std::string near = meant.empty() ? nearest_name(word, words) : meant;
+  const auto in_other_case =
+      std::find_if(words.begin(), words.end(),
+                   [&](const std::string& other) { return lower_case(other) == lower_case(word); });
+  const std::string meant =
+      in_other_case != words.end() ? *in_other_case : certain_choice(word, words);
+  constexpr std::size_t kShort = 4;  // "1B" is near to "8B", and another size
+  const std::string near =
+      meant.empty() && word.size() > kShort ? nearest_name(word, words) : meant;
   out.push_back(
-      {error, std::string(rule), said.place,
-       fmt::format("{} is {}: {}", said.key, shown(word), fate),
+      {near.empty() ? warning : error, std::string(rule), said.place,
+       fmt::format("{} is {}: {}{}", said.key, shown(word), fate,
+                   near.empty() ? ", unless its code was changed" : ""),
        near.empty() ? fmt::format("one of {}", fmt::join(words, ", "))
                     : fmt::format("did you mean {}?", near),
        std::string(kTitanCommit) + std::string(source),

@@ -52,44 +52,12 @@ constexpr auto kNanotronTraps = std::to_array<Trap>({
      "nanotron asks for tp x cp x dp x pp ranks and then orders them by expert_parallel_size too: "
      "above 1 it stops",
      "expert_parallel_size: 1", "nanotron 2411b022, src/nanotron/parallel/context.py:64"},
-    {"refused_value", error, "optimizer.learning_rate_scheduler.lr_warmup_style",
-     [](const Case& c) {
-       return is_none_of(c, "optimizer.learning_rate_scheduler.lr_warmup_style", "linear,constant");
-     },
-     "lr_warmup_style is linear or constant", "lr_warmup_style: linear", kConfig},
-    {"refused_value", error, "optimizer.learning_rate_scheduler.lr_decay_style",
-     [](const Case& c) {
-       return is_none_of(c, "optimizer.learning_rate_scheduler.lr_decay_style",
-                         "linear,cosine,1-sqrt");
-     },
-     "lr_decay_style is linear, cosine or 1-sqrt", "lr_decay_style: linear", kConfig},
-    {"refused_value", error, "logging.log_level",
-     [](const Case& c) {
-       return is_none_of(c, "logging.log_level", "debug,info,warning,error,critical,passive");
-     },
-     "log_level is debug, info, warning, error, critical or passive", "log_level: info", kConfig},
-    {"refused_value", error, "logging.log_level_replica",
-     [](const Case& c) {
-       return is_none_of(c, "logging.log_level_replica",
-                         "debug,info,warning,error,critical,passive");
-     },
-     "log_level_replica is debug, info, warning, error, critical or passive",
-     "log_level_replica: info", kConfig},
     {"refused_value", error, "metrics_logging.log_level",
      [](const Case& c) { return is_none_of(c, "metrics_logging.log_level", "0,1"); },
      "metrics_logging.log_level is 0 or 1", "log_level: 0", kConfig},
     {"refused_value", error, "metrics_logging.log_detail_interval",
      [](const Case& c) { return c.figure("metrics_logging.log_detail_interval", 10) <= 0; },
      "metrics_logging.log_detail_interval must be above 0", "log_detail_interval: 10", kConfig},
-    {"refused_value", error, "model.model_config._attn_implementation",
-     [](const Case& c) {
-       return is_none_of(c, "model.model_config._attn_implementation",
-                         "flash_attention_2,flex_attention,sdpa,ring,ring_flash_triton,"
-                         "llama3_ring_attention");
-     },
-     "_attn_implementation is none that nanotron has, and it stops",
-     "flash_attention_2, flex_attention, sdpa, ring, ring_flash_triton or llama3_ring_attention",
-     "nanotron 2411b022, src/nanotron/nn/attention.py (ALL_ATTENTION_FUNCTIONS)"},
     {"option_needs", error, "model.model_config.ring_attn_heads_k_stride",
      [](const Case& c) {
        return !is_null(c, "model.model_config.ring_attn_heads_k_stride") &&
@@ -148,12 +116,6 @@ constexpr auto kNanotronTraps = std::to_array<Trap>({
        return nano_shape(c, "moe_config.top_k", 2) > nano_shape(c, "moe_config.num_experts", 8);
      },
      "top_k is above num_experts, and nanotron stops", "a top_k up to num_experts", kModels},
-    {"refused_value", error, "model.model_config.moe_config.token_dispatcher_type",
-     [](const Case& c) {
-       return is_none_of(c, "model.model_config.moe_config.token_dispatcher_type",
-                         "alltoall,allgather");
-     },
-     "token_dispatcher_type is alltoall or allgather", "token_dispatcher_type: alltoall", kModels},
     {"long_sequences", note, "tokens.sequence_length",
      [](const Case& c) {
        return c.figure("tokens.sequence_length", 0) >
