@@ -4,16 +4,30 @@
 #include <utility>
 #include <vector>
 
+#include "planner/frameworks/option_names.h"
 #include "planner/frameworks/pretraining/pretraining.h"
 
 namespace qplan {
+
+namespace {
+
+// Whether the list has the key, or a block that holds any.
+bool has_older(const OptionList& older, const std::string& key) {
+  const std::string name = without_indices(key);
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    if (older.find(name.substr(0, dot) + ".*") != nullptr) return true;
+  }
+  return older.find(name) != nullptr;
+}
+
+}  // namespace
 
 void note_older(const ConfigPart& part, const OptionList& older, std::string_view today,
                 const std::function<std::string(const std::string&)>& now, Findings& out) {
   std::vector<std::string> names, instead;
   const Setting* first = nullptr;
   for (const Setting& setting : part.settings) {
-    if (older.find(setting.key) == nullptr) continue;
+    if (!has_older(older, setting.key)) continue;
     if (first == nullptr) first = &setting;
     names.push_back(setting.key);
     if (const std::string real = now(setting.key); !real.empty()) {

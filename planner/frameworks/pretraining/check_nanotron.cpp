@@ -87,7 +87,7 @@ void check_stages(const ConfigPart& part, Findings& out) {
   constexpr std::string_view kStages = "data_stages.";
   const auto source = std::string(kNanoConfig) + "config.py (data_stages)";
   std::map<std::string, std::string> names, steps;  // what is said, and by which stage
-  bool begins = false, any = false;
+  bool begins = false;
   const Setting* first = nullptr;
   for (const Setting& setting : part.settings) {
     if (!setting.key.starts_with(kStages)) continue;
@@ -96,9 +96,8 @@ void check_stages(const ConfigPart& part, Findings& out) {
     const std::string name = rest.substr(std::min(rest.size(), index.size() + 1));
     if (index.empty() || !is_digit(index[0])) continue;
     const std::string value = text_of(setting.value);
-    if (first == nullptr) first = &setting;
     if (name == "start_training_step") {
-      any = true;
+      if (first == nullptr) first = &setting;
       begins = begins || value == "1";
     }
     if (name != "start_training_step" && name != "name") continue;
@@ -109,7 +108,7 @@ void check_stages(const ConfigPart& part, Findings& out) {
                                name == "name" ? "name" : "start_training_step", shown(value)),
                    "another one for each stage", source});
   }
-  if (any && !begins) {
+  if (first != nullptr && !begins) {
     out.push_back({error, "data_stages", first->place,
                    "no stage of data_stages has start_training_step 1, and nanotron stops",
                    "start_training_step: 1 for the first", source});

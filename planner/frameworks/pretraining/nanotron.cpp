@@ -87,7 +87,7 @@ constexpr auto kNanotronOptions = std::to_array<Option>({
      [](Draft& d, const Json& v) { d.plan.zero = static_cast<int>(whole_of(v, 0, 3)); }},
     {"optimizer.accumulate_grad_in_fp32", "grad_dtype", nothing,
      [](Draft& d, const Json& v) { d.plan.grad_dtype = truth_of(v) ? DType::fp32 : DType::bf16; }},
-    {"optimizer.optimizer_factory.name", "optimizer", nothing, set_optimizer},
+    {"optimizer.optimizer_factory.name", "", nothing, set_optimizer},
     {"model.dtype", "precision", nothing, set_dtype},
 });
 

@@ -98,7 +98,7 @@ TEST_SUITE("nanotron's YAML") {
     refuses_words("unknown_option", "start_training_step", "start_trainig_step");
     refuses_words("refused_value", "tp: 4", "tp: \"4\"");
     refuses_words("refused_value", "learning_rate: 0.0003", "learning_rate: 3e-4");
-    refuses_words("refused_value", "micro_batch_size: 2", "micro_batch_size: 0");
+    refuses_words("bad_value", "micro_batch_size: 2", "micro_batch_size: 0");
     refuses_words("refused_value", "accumulate_grad_in_fp32: true", "accumulate_grad_in_fp32: 1");
     refuses_words("refused_value", "lr_warmup_style: linear", "lr_warmup_style: cosine");
     refuses_words("bad_value", "pp_engine: 1f1b", "pp_engine: 1f2b");
@@ -124,7 +124,7 @@ TEST_SUITE("nanotron's YAML") {
                   "tp_linear_async_communication: true\n  tp_mode: ALL_REDUCE");
     refuses_words("expert_parallel_mesh", "  recompute_layer: true", "  expert_parallel_size: 2");
     refuses_words("shape_heads", "num_key_value_heads: 8", "num_key_value_heads: 6");
-    refuses_words("shape_heads", "num_attention_heads: 32", "num_attention_heads: 30");
+    refuses_words("shape_heads", "num_attention_heads: 32", "num_attention_heads: 2");
     refuses_words("data_stages", "start_training_step: 1", "start_training_step: 5");
     refuses_words("other_model", "num_hidden_layers: 32", "num_hidden_layers: 16");
     refuses_words("zero_above_one", "zero_stage: 1", "zero_stage: 2");
