@@ -281,33 +281,36 @@ std::string block_of_unknown(const ConfigPart& part, const Setting& setting) {
   return block.empty() && setting.syntax == Syntax::toml && setting.value.is_object() ? key : block;
 }
 
-// Of fields that a module of one's own may add to torchtitan's, and of blocks that a class of one's
-// own may add to nanotron's.
-void leave_to_module(const ConfigPart& part, Finding& finding) {
-  const bool block = finding.message.find(", with all that stands in it") != std::string::npos;
-  if (part.dialect == Dialect::nanotron && block &&
-      finding.message.find('.') > finding.message.find(':')) {
-    finding.severity = Severity::warning;
-    finding.message += ", unless the program that reads it has a class of its own";
+void leave_to(std::string_view owner, Severity severity, Finding& finding) {
+  finding.severity = severity;
+  finding.message += fmt::format(", unless {}", owner);
+  finding.fix = {};
+}
+
+// What a program or a module of one's own may add to the fields of nanotron and torchtitan;
+// `block`: the finding is of one, whatever stands in it.
+void leave_to_owner(const ConfigPart& part, const std::string& block, Finding& finding) {
+  if (finding.fix.renames) return;  // a plain slip
+  if (part.dialect == Dialect::nanotron && !block.empty() && block.find('.') == std::string::npos) {
+    return leave_to("the program that reads it has a class of its own", Severity::warning, finding);
   }
-  if (part.dialect != Dialect::torchtitan_toml || finding.fix.renames) return;  // a plain slip
+  if (part.dialect != Dialect::torchtitan_toml) return;
   // An experiment's own fields are often named on its command line alone.
   constexpr std::array<std::string_view, 6> kOwn{"",       "llama2", "llama3",
                                                  "llama4", "qwen3",  "deepseek_v3"};
   const std::string model = word_of(part.settings, "model.name");
   if (std::find(kOwn.begin(), kOwn.end(), model) == kOwn.end()) {
-    finding.severity = Severity::note;
-    finding.message += ", unless a module that --job.custom_config_module names adds it";
-    finding.fix = {};
-    return;
+    return leave_to("a module that --job.custom_config_module names adds it", Severity::note,
+                    finding);
   }
   for (const std::string_view key :
        {"job.custom_config_module", "experimental.custom_args_module"}) {
-    if (word_of(part.settings, key).empty()) continue;
-    finding.severity = Severity::note;
-    finding.message += fmt::format(", unless the module that {} names adds it", key);
-    finding.fix = {};
-    return;
+    const std::string module = word_of(part.settings, key);
+    if (module.empty()) continue;
+    // torchtitan's own modules add few.
+    const bool own = module.starts_with("torchtitan.");
+    return leave_to(fmt::format("the module that {} names adds it", key),
+                    own ? Severity::warning : Severity::note, finding);
   }
 }
 
@@ -434,10 +437,10 @@ void check_options(const Scene& scene, Findings& out) {
         const std::string block = block_of_unknown(part, setting);
         if (block.empty()) {
           out.push_back(unknown_option(scene, part, setting));
-          leave_to_module(part, out.back());
+          leave_to_owner(part, "", out.back());
         } else if (unknown.insert(block).second) {
           out.push_back(unknown_block_of(scene, part, setting, block));
-          leave_to_module(part, out.back());
+          leave_to_owner(part, block, out.back());
         }
       }
     }

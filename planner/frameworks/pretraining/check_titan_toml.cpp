@@ -149,6 +149,7 @@ void check_looked_up(const Case& c, Findings& out) {
 
 // models/*/__init__.py.
 constexpr auto kFlavorsOf = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"llama2", "debugmodel,271M,1B,7B,13B,26B,70B"},
     {"llama3",
      "debugmodel,debugmodel_flex_attn,debugmodel_varlen_attn,8B,8B_flex,8B_varlen,70B,405B"},
     {"llama4", "debugmodel,17bx16e,17bx128e,debugmodel_irope,17bx16e_irope,17bx128e_irope"},

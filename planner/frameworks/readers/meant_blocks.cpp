@@ -51,10 +51,6 @@ class BlockNames {
   // The key as it is meant; whatever stands in a block that was misspelt.
   std::string meant_key(const Setting& setting) {
     std::string key = setting.key;
-    if (is_header(setting)) {
-      const std::string meant = meant_block(key, setting);
-      return meant.empty() ? key : meant;
-    }
     for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
       const std::string block = key.substr(0, dot);
       const std::string meant = meant_block(block, setting);
@@ -62,7 +58,8 @@ class BlockNames {
       key.replace(0, dot, meant);
       dot = meant.size();
     }
-    return key;
+    const std::string meant = is_header(setting) ? meant_block(key, setting) : "";
+    return meant.empty() ? key : meant;
   }
 
   std::vector<MeantBlock> take() { return std::move(found_); }
@@ -76,8 +73,8 @@ class BlockNames {
     if (has_block(meant) || is_taken(meant)) meant.clear();
     meant_.emplace(written, meant);
     if (meant.empty()) return meant;
-    const Span name =
-        is_header(first) ? first.name : name_of_block(text_, first, last_part(written));
+    const Span name = is_header(first) ? name_in_header(first, last_part(written))
+                                       : name_of_block(text_, first, last_part(written));
     Place place = first.place;
     const auto from = text_.begin() + static_cast<std::ptrdiff_t>(name.begin);
     const auto to = text_.begin() + static_cast<std::ptrdiff_t>(first.name.begin);
@@ -89,6 +86,13 @@ class BlockNames {
   // "[a.b]" of a TOML, which stands in front of its keys.
   static bool is_header(const Setting& setting) {
     return setting.syntax == Syntax::toml && setting.value.is_object();
+  }
+
+  // One of the parts of its name.
+  [[nodiscard]] Span name_in_header(const Setting& header, const std::string& part) const {
+    const std::size_t at = text_.find(part, header.whole.begin);
+    const bool within = at != std::string::npos && at + part.size() <= header.whole.end;
+    return within ? Span{at, at + part.size()} : Span{};
   }
 
   [[nodiscard]] bool has_block(const std::string& name) const {

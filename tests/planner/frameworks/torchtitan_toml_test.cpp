@@ -185,6 +185,9 @@ TEST_SUITE("torchtitan's TOML") {
     };
     CHECK(fixed("seq_len", "seq_lenn") == kTomlJob);
     CHECK(fixed("[optimizer]", "[optimiser]") == kTomlJob);
+    CHECK(fixed("[compile]", "[qantize.linear.float8]\nemulate = false\n\n[compile]") ==
+          with_words(kTomlJob, "[compile]",
+                     "[quantize.linear.float8]\nemulate = false\n\n[compile]"));
     CHECK(fixed("1_000  # of them", "\"1000\"  # of them") ==
           with_words(kTomlJob, "1_000", "1000"));
     CHECK(fixed("\"selective\"", "\"selectiv\"") == kTomlJob);
