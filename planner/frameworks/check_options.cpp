@@ -290,7 +290,10 @@ void leave_to(std::string_view owner, Severity severity, Finding& finding) {
 // What a program or a module of one's own may add to the fields of nanotron and torchtitan;
 // `block`: the finding is of one, whatever stands in it.
 void leave_to_owner(const ConfigPart& part, const std::string& block, Finding& finding) {
-  if (finding.fix.renames) return;  // a plain slip
+  const bool listed = part.dialect == Dialect::nanotron || part.dialect == Dialect::torchtitan_toml;
+  const bool slip = listed && !block.empty() &&
+                    !certain_block(block, known_options(option_list_of(part.dialect))).empty();
+  if (finding.fix.renames || slip) return;
   if (part.dialect == Dialect::nanotron && !block.empty() && block.find('.') == std::string::npos) {
     return leave_to("the program that reads it has a class of its own", Severity::warning, finding);
   }
