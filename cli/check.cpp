@@ -205,7 +205,9 @@ bool has_faulty_script(const Checked& checked, std::span<const ConfigText> files
                                                    "config_missing", "not_judged"};
   return std::any_of(checked.findings.begin(), checked.findings.end(), [&](const Finding& f) {
     const bool in_script = std::any_of(files.begin(), files.end(), [&](const ConfigText& file) {
-      return file.name == f.place.file && file_kind_of(file) == FileKind::script;
+      const FileKind kind = file_kind_of(file);
+      return file.name == f.place.file && (kind == FileKind::script || kind == FileKind::toml ||
+                                           checked.framework == Framework::nanotron);
     });
     return in_script && f.severity == Severity::error &&
            std::find(kNoJob.begin(), kNoJob.end(), f.rule) == kNoJob.end();

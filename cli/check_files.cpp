@@ -153,7 +153,7 @@ class CheckFiles {
   // path with folders, in one of the folders above, for scripts are started from their repository's
   // root.
   void find_started(const std::string& reader, const std::string& path) {
-    const std::initializer_list<std::string_view> kinds{".json", ".yaml", ".yml"};
+    const std::initializer_list<std::string_view> kinds{".json", ".yaml", ".yml", ".toml"};
     if (find(reader, path, kinds) != nullptr) return;
     const fs::path below = below_folder(path);
     if (below.empty()) return;
@@ -163,9 +163,10 @@ class CheckFiles {
   }
 
   void find_configs(const ShellCommand& command) {
-    constexpr std::array<std::string_view, 7> kKeys{
-        "--deepspeed",   "--deepspeed_config",      "--deepspeed-config", "--config_file",
-        "--fsdp_config", "--deepspeed_config_file", "--fsdp-config"};
+    constexpr std::array<std::string_view, 10> kKeys{
+        "--deepspeed",       "--deepspeed_config",      "--deepspeed-config", "--config_file",
+        "--fsdp_config",     "--deepspeed_config_file", "--fsdp-config",      "--config-file",
+        "--job.config_file", "--job.config-file"};
     // NeMo AutoModel's recipes; other programs' --config is anything.
     const bool automodel = std::any_of(
         command.words.begin(), command.words.end(),

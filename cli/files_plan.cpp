@@ -7,6 +7,8 @@
 #include "models/error.h"
 #include "models/plan/words.h"
 #include "planner/frameworks/model_of_files.h"
+#include "planner/frameworks/pretraining/nanotron.h"
+#include "planner/frameworks/pretraining/titan_toml.h"
 
 namespace qplan {
 
@@ -19,8 +21,9 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
           "the files train {}, which is not built in; give its config.json as --model", shown(id)));
     }
     question.choices.model = name;
-    question.assumed.push_back(
-        fmt::format("{} is of the size of the built-in {}; --model says another", shown(id), name));
+    if (id != name)
+      question.assumed.push_back(fmt::format(
+          "{} is of the size of the built-in {}; --model says another", shown(id), name));
     question.by_name = true;
     return;
   }
@@ -107,6 +110,11 @@ std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files) 
     if (const auto gpus = processes_of(part)) return gpus;
   }
   if (const auto gpus = world_of(job.launches, true)) return gpus;
+  // Both start on as many as their degrees multiply to, and on no others.
+  const ConfigPart *const nanotron = job.find(Dialect::nanotron), *const titan = job.find(
+                                                                      Dialect::torchtitan_toml);
+  if (nanotron != nullptr && !job.host_slots) return ranks_of_nanotron(nanotron->settings);
+  if (titan != nullptr && !job.host_slots) return ranks_of_titan_toml(titan->settings);
   return job.host_slots;
 }
 

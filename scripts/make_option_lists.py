@@ -11,6 +11,9 @@ that it is never null. Sources, each named by an argument:
   --deepspeed            the installed deepspeed package's configuration classes
   --accelerate           the installed accelerate package's configuration classes
   --torchtitan FILE      torchtitan/config/configs.py
+  --torchtitan-toml FILE...  torchtitan/config/job_config.py of the last release that read TOML, then the same
+                         (or config_manager.py) of older ones, whose names are known too
+  --nanotron DIR...      src/nanotron/config of nanotron, then the same of older releases, whose names are known too
   --torchtitan-names DIR a checkout of torchtitan: "module:name" of what modules define, and
                          "models.NAME/FLAVOR" of their registries
   --launchers            the installed accelerate's, deepspeed's and torch's launchers
@@ -532,6 +535,113 @@ def torchtitan_rows(path):
                            "" if words else kind, default, ",".join(words))
 
 
+# What is nothing, or divides by nothing, below this.
+LEAST = {"training.local_batch_size": 1, "training.seq_len": 1, "training.steps": 1, "training.batch_size": 1,
+         "parallelism.pipeline_parallel_microbatch_size": 1, "checkpoint.interval": 1, "metrics.log_freq": 1,
+         "parallelism.pipeline_parallel_layers_per_stage": 1,
+         "tokens.micro_batch_size": 1, "tokens.batch_accumulation_per_replica": 1, "tokens.sequence_length": 1,
+         "tokens.train_steps": 1, "model.model_config.num_hidden_layers": 1, "model.model_config.hidden_size": 1,
+         "model.model_config.num_attention_heads": 1, "model.model_config.vocab_size": -1,
+         "checkpoints.checkpoint_interval": 1}
+
+
+def at_least(key, kind):
+    if key not in LEAST or not kind.startswith("int"):
+        return kind
+    return f"int[{LEAST[key]}:]" + kind[len("int"):]
+
+
+def torchtitan_toml_rows(path, name="JobConfig", prefix=""):
+    """Keys of a TOML job file: the fields of JobConfig's sections."""
+    classes = {n.name: n for n in ast.parse(pathlib.Path(path).read_text()).body if isinstance(n, ast.ClassDef)}
+    for field in classes[name].body:
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        kind = ast.unparse(field.annotation)
+        if kind in classes:
+            yield from torchtitan_toml_rows(path, kind, f"{prefix}{field.target.id}.")
+            continue
+        words = annotated_type(field.annotation, {})[1]
+        kind = {"float | int": "float", "list[list[str]]": "list", "list[str]": "list"}.get(
+            kind.removesuffix(" | None"), kind.removesuffix(" | None"))
+        default = field.value.value if isinstance(field.value, ast.Constant) else None
+        text = "" if default is None else str(default)
+        key = f"{prefix}{field.target.id}"
+        yield key, "1", "" if words or " | " in kind else at_least(key, kind), text, words
+
+
+def torchtitan_toml_names(paths):
+    """The same of older releases, of which the first ones had arguments: "--training.batch_size"."""
+    for path in paths:
+        if "class JobConfig:" in (text := pathlib.Path(path).read_text()) and "@dataclass" in text:
+            yield from torchtitan_toml_rows(path)
+            continue
+        for names, arity, kind, _, choices in argparse_rows(path):
+            name = names.split()[0].removeprefix("--")
+            yield name, "1", "bool" if arity == "0" else at_least(name, kind) if arity == "1" else "", "", choices
+
+
+# Words that classes ask for when they are made (config.py, __post_init__), and those that texts become.
+NANOTRON_WORDS = {
+    "logging.log_level": "debug,info,warning,error,critical,passive",
+    "logging.log_level_replica": "debug,info,warning,error,critical,passive",
+    "optimizer.learning_rate_scheduler.lr_warmup_style": "linear,constant",
+    "optimizer.learning_rate_scheduler.lr_decay_style": "linear,cosine,1-sqrt",
+    "optimizer.optimizer_factory.name": "adamW,sgd",
+    "parallelism.pp_engine": "afab,1f1b",
+    "parallelism.tp_mode": "ALL_REDUCE,REDUCE_SCATTER",
+    "model.init_method.scaling_method": "NONE,NUM_LAYERS,LAYER_INDEX,MODEL_SCALE",
+    "model.dtype": "bfloat16,float16,float32,float64,complex64,complex128,uint8,int8,int16,int32,int64,bool",
+    "model.model_config._attn_implementation":
+        "flash_attention_2,flex_attention,sdpa,ring_flash_triton,ring,llama3_ring_attention",
+    "model.model_config.flex_attention_mask": "sliding_window,document,sliding_window_document",
+    "model.model_config.moe_config.token_dispatcher_type": "alltoall,allgather",
+}
+
+
+def nanotron_merged(rows):
+    """One row a name: whole numbers of one class may be null in another."""
+    found = {}
+    for row in rows:
+        old = found.get(row[0])
+        if old and {old[2], row[2]} == {"int", "int!"}:
+            row = (*row[:2], "int", *row[3:4], row[4])
+            found[row[0]] = row
+            continue
+        found[row[0]] = next(iter(merged([old, row]))) if old else row
+    return found.values()
+
+
+def nanotron_rows(folder, name="Config", prefix="", classes=None):
+    """Keys of its YAML: the fields of Config and of what it is made of; of unions all fields."""
+    classes = classes or classes_of(pathlib.Path(folder).glob("*.py"))[0]
+    for base in classes[name].bases if name in classes else []:
+        yield from nanotron_rows(folder, ast.unparse(base), prefix, classes)
+    for field in classes[name].body if name in classes else []:
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        kind = ast.unparse(field.annotation)
+        if kind == "NanotronConfigs":
+            kind = "Union[LlamaConfig, Starcoder2Config, Qwen2Config]"
+        key = f"{prefix}{field.target.id}"
+        made_of = [word for word in re.findall(r"[A-Za-z0-9_]+", kind) if word in classes]
+        for inner in made_of:
+            if inner != name:
+                yield from nanotron_rows(folder, inner, key + ".", classes)
+        null = kind.startswith("Optional[")
+        bare = kind[9:-1] if null else kind
+        known = {"int": "int", "float": "float", "bool": "bool", "str": "str"}.get(bare, "")
+        default = field.value.value if isinstance(field.value, ast.Constant) else None
+        if known and not null and default is not None or known and field.value is None and not null:
+            known += "!"
+        words = NANOTRON_WORDS.get(key, "")
+        enumerated = key in ("parallelism.tp_mode", "model.init_method.scaling_method")
+        yield (key, "1", "any case" if enumerated else "" if words else at_least(key, known),
+               "" if default is None else str(default), words)
+        if "dict" in kind.lower():
+            yield key + ".*", "1", "", "", ""
+
+
 def annotated_type(annotation, enums):
     """A field's type and choices, of its annotation as Python: of one type alone, beside None."""
     parts, todo = [], [annotation]
@@ -890,6 +1000,8 @@ def main():
     parser.add_argument("--deepspeed", action="store_true")
     parser.add_argument("--accelerate", action="store_true")
     parser.add_argument("--torchtitan")
+    parser.add_argument("--torchtitan-toml", nargs="*", default=[])
+    parser.add_argument("--nanotron", nargs="*", default=[])
     parser.add_argument("--torchtitan-names")
     parser.add_argument("--launchers", action="store_true")
     parser.add_argument("--trainer", action="store_true")
@@ -964,6 +1076,17 @@ def main():
     if args.ms_swift:
         write("ms_swift", ms_swift_rows(args.ms_swift, "RLHFArguments"))
         write("ms_swift_megatron", ms_swift_rows(args.ms_swift, "MegatronSftArguments"))
+    if args.nanotron:
+        write("nanotron", nanotron_merged(nanotron_rows(args.nanotron[0])))
+        names = {row[0] for row in nanotron_rows(args.nanotron[0])}
+        older = (row for folder in args.nanotron[1:] for row in nanotron_rows(folder))
+        write("nanotron_older", nanotron_merged(row for row in older if row[0] not in names))
+    if args.torchtitan_toml:
+        latest = set(torchtitan_toml_rows(args.torchtitan_toml[0]))
+        names = {row[0] for row in latest}
+        write("torchtitan_toml", latest)
+        older = torchtitan_toml_names(args.torchtitan_toml[1:])
+        write("torchtitan_toml_older", merged(row for row in older if row[0] not in names))
     if args.torchtitan:
         write("torchtitan", set(torchtitan_rows(args.torchtitan)))
 

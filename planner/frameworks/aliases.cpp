@@ -214,6 +214,8 @@ std::span<const Alias> aliases_of(Dialect dialect) {
     case Dialect::trainer:
     case Dialect::accelerate:
     case Dialect::own_script:
+    case Dialect::torchtitan_toml:
+    case Dialect::nanotron:
       break;
   }
   return {};

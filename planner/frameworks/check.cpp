@@ -173,6 +173,7 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
     check_options(scene, checked.findings);
     check_torch(scene, checked.findings);
     check_finetuning(scene, checked.findings);
+    check_pretraining(scene, checked.findings);
     check_generations(scene, checked.findings);
     check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
@@ -196,6 +197,7 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
   check_finetuning(scene, checked.findings);
   check_verl(scene, checked.findings);
   check_nemo_rl(scene, checked.findings);
+  check_pretraining(scene, checked.findings);
   check_generations(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);

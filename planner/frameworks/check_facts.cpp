@@ -14,8 +14,8 @@ namespace qplan {
 namespace {
 
 bool describes_model(const ConfigPart& part) {
-  return part.dialect == Dialect::accelerate || part.settings.has("--num-layers") ||
-         part.settings.has("--hidden-size");
+  return part.dialect == Dialect::accelerate || part.dialect == Dialect::nanotron ||
+         part.settings.has("--num-layers") || part.settings.has("--hidden-size");
 }
 
 // slime trains what is trained already: balance and lengths are its own affair. Gated DeltaNet

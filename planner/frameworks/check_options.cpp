@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "models/edit_distance.h"
 #include "models/error.h"
 #include "planner/frameworks/aliases.h"
+#include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/refused_values.h"
@@ -48,7 +50,10 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return known ? "accelerate knows no such key and ignores it silently"
                    : "accelerate knows no such key and stops";
     }
+    case Dialect::nanotron:
+      return "nanotron has no such key and stops";
     case Dialect::torchtitan:
+    case Dialect::torchtitan_toml:
       return "torchtitan has no such field and stops";
     case Dialect::trainer:
       return "transformers' parser knows no such argument and stops";
@@ -264,11 +269,52 @@ Finding misnamed_block(const ConfigPart& part, const MeantBlock& block) {
 
 // The block of a file of blocks that nobody knows, whatever stands in it; empty: it is none, or its
 // keys have a meaning elsewhere.
-std::string block_of_unknown(const ConfigPart& part, const std::string& key) {
-  const bool blocks = part.dialect == Dialect::ds_config || part.dialect == Dialect::accelerate;
+std::string block_of_unknown(const ConfigPart& part, const Setting& setting) {
+  const std::string& key = setting.key;
+  const bool blocks = part.dialect == Dialect::ds_config || part.dialect == Dialect::accelerate ||
+                      part.dialect == Dialect::torchtitan_toml || part.dialect == Dialect::nanotron;
   if (!blocks || alias_of(part.dialect, key) != nullptr) return "";
   if (part.dialect == Dialect::accelerate && key.starts_with("deepspeed_config.")) return "";
-  return unknown_block(key, known_options(option_list_of(part.dialect)));
+  std::string block =
+      unknown_block(without_indices(key), known_options(option_list_of(part.dialect)));
+  // A table's own header.
+  return block.empty() && setting.syntax == Syntax::toml && setting.value.is_object() ? key : block;
+}
+
+void leave_to(std::string_view owner, Severity severity, Finding& finding) {
+  finding.severity = severity;
+  finding.message += fmt::format(", unless {}", owner);
+  finding.fix = {};
+}
+
+// What a program or a module of one's own may add to the fields of nanotron and torchtitan;
+// `block`: the finding is of one, whatever stands in it.
+void leave_to_owner(const ConfigPart& part, const std::string& block, Finding& finding) {
+  const bool listed = part.dialect == Dialect::nanotron || part.dialect == Dialect::torchtitan_toml;
+  const bool slip = listed && !block.empty() &&
+                    !certain_block(block, known_options(option_list_of(part.dialect))).empty();
+  if (finding.fix.renames || slip) return;
+  if (part.dialect == Dialect::nanotron && !block.empty() && block.find('.') == std::string::npos) {
+    return leave_to("the program that reads it has a class of its own", Severity::warning, finding);
+  }
+  if (part.dialect != Dialect::torchtitan_toml) return;
+  // An experiment's own fields are often named on its command line alone.
+  constexpr std::array<std::string_view, 6> kOwn{"",       "llama2", "llama3",
+                                                 "llama4", "qwen3",  "deepseek_v3"};
+  const std::string model = word_of(part.settings, "model.name");
+  if (std::find(kOwn.begin(), kOwn.end(), model) == kOwn.end()) {
+    return leave_to("a module that --job.custom_config_module names adds it", Severity::note,
+                    finding);
+  }
+  for (const std::string_view key :
+       {"job.custom_config_module", "experimental.custom_args_module"}) {
+    const std::string module = word_of(part.settings, key);
+    if (module.empty()) continue;
+    // torchtitan's own modules add few.
+    const bool own = module.starts_with("torchtitan.");
+    return leave_to(fmt::format("the module that {} names adds it", key),
+                    own ? Severity::warning : Severity::note, finding);
+  }
 }
 
 // Where a block's name stands above its first key.
@@ -321,7 +367,8 @@ std::string_view refuser_of_twice(const JobFiles& files, const ConfigPart& part)
 
 void check_repetition(const JobFiles& files, const ConfigPart& part, Findings& out) {
   if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::own_script ||
-      part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
+      part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan ||
+      part.dialect == Dialect::torchtitan_toml) {  // whose reader says it
     return;
   }
   const std::string_view refuser = refuser_of_twice(files, part);
@@ -390,11 +437,13 @@ void check_options(const Scene& scene, Findings& out) {
       if (is_known(part, setting)) {
         check_value(scene, part, setting, out);
       } else if (setting.resolved || setting.key.find('$') == std::string::npos) {
-        const std::string block = block_of_unknown(part, setting.key);
+        const std::string block = block_of_unknown(part, setting);
         if (block.empty()) {
           out.push_back(unknown_option(scene, part, setting));
+          leave_to_owner(part, "", out.back());
         } else if (unknown.insert(block).second) {
           out.push_back(unknown_block_of(scene, part, setting, block));
+          leave_to_owner(part, block, out.back());
         }
       }
     }

@@ -111,6 +111,11 @@ void check_rules(const Scene& scene, Findings& out) {
     const bool known = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
       return f.rule == "batch_arithmetic" && reason.rule == "batch_divisibility";
     });
+    // The same product, by the names of the file.
+    const bool told = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
+      return f.rule == "mesh_product" && reason.rule == "world_size";
+    });
+    if (told) continue;
     // A rank is said, and no module has any of the names beside it: so the finding of the names.
     const bool no_target = std::any_of(out.begin(), out.end(),
                                        [](const Finding& f) { return f.rule == "unknown_target"; });

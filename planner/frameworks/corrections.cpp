@@ -91,6 +91,23 @@ Correction added_words(const Scene& scene, const Setting& anchor,
   return Correction{{anchor.place.file, at, at, words}};
 }
 
+// "key = value" below a key of the same table.
+Correction added_toml(const Scene& scene, const Setting& anchor,
+                      const std::vector<Argument>& arguments) {
+  const std::string* const text = scene.find_text(anchor.place.file);
+  if (text == nullptr || is_empty(anchor.text) || !begins_line(*text, anchor)) return {};
+  const Span line = line_at(*text, anchor.whole.begin);
+  const std::size_t at = line_at(*text, anchor.whole.end).end;
+  const std::string indent(cut(*text, {line.begin, anchor.whole.begin}));
+  std::string lines;
+  for (const Argument& argument : arguments) {
+    if (argument.values.size() > 1) return {};
+    lines += fmt::format("{}{}{} = {}", line_break(*text, at), indent, last_name(argument.key),
+                         argument.values.empty() ? "true" : in_json(argument.values[0], ""));
+  }
+  return Correction{{anchor.place.file, at, at, lines}};
+}
+
 Correction added_yaml(const Scene& scene, const Setting& anchor,
                       const std::vector<Argument>& arguments) {
   const std::string* const text = scene.find_text(anchor.place.file);
@@ -197,6 +214,7 @@ Correction with_value(const Scene& scene, const Setting& setting, const std::str
       spelled = in_yaml(value, raw);
       break;
     case Syntax::json:
+    case Syntax::toml:
       spelled = in_json(value, raw);
       break;
     case Syntax::python:
@@ -270,6 +288,13 @@ Correction removed(const Scene& scene, const ConfigPart& part, const Setting& se
       }
       span = yaml_to_remove(*text, setting);
       break;
+    case Syntax::toml:
+      if (cut(*text, setting.text).find('\n') != std::string_view::npos ||
+          !begins_line(*text, setting)) {
+        return refused("it does not stand on a line of its own");
+      }
+      span = yaml_to_remove(*text, setting);
+      break;
     case Syntax::json:
     case Syntax::python:
       span = with_comma(*text, setting.whole);
@@ -311,6 +336,8 @@ Correction added(const Scene& scene, const ConfigPart& part, const std::string& 
       correction = added_words(scene, *anchor, wanted);
     } else if (anchor->syntax == Syntax::yaml) {
       correction = added_yaml(scene, *anchor, wanted);
+    } else if (anchor->syntax == Syntax::toml) {
+      correction = added_toml(scene, *anchor, wanted);
     }
     if (!correction.empty()) return correction;
   }

@@ -3,6 +3,7 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/pretraining/nanotron.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
 
@@ -26,6 +27,8 @@ std::span<const Option> options_of(Dialect dialect) {
       return accelerate_options();
     case Dialect::torchtitan:
       return torchtitan_options();
+    case Dialect::nanotron:
+      return nanotron_options();
     case Dialect::own_script:
     case Dialect::llama_factory:  // read as the Trainer's job that it asks for
     case Dialect::axolotl:
@@ -35,6 +38,7 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtitan_toml:
       break;
   }
   return {};
@@ -50,6 +54,8 @@ std::span<const Fact> facts_of(Dialect dialect) {
       return megatron_deepspeed_facts();
     case Dialect::accelerate:
       return accelerate_facts();
+    case Dialect::nanotron:
+      return nanotron_facts();
     case Dialect::bridge:  // a recipe brings its model
     case Dialect::ds_config:
     case Dialect::trainer:
@@ -63,6 +69,7 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtitan_toml:
       break;
   }
   return {};
@@ -93,6 +100,10 @@ std::string_view option_list_of(Dialect dialect) {
       return "automodel";
     case Dialect::trl:
       return "trl";
+    case Dialect::torchtitan_toml:
+      return "torchtitan_toml";
+    case Dialect::nanotron:
+      return "nanotron";
     case Dialect::ms_swift:
       return "ms_swift";
     case Dialect::ms_swift_megatron:

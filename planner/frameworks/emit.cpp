@@ -13,6 +13,7 @@
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/swift.h"
+#include "planner/frameworks/pretraining/nanotron.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/rl/written_step.h"
 #include "planner/frameworks/torch/torch.h"
@@ -88,6 +89,8 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
         return {deepspeed_limits(), trainer_limits(), trl_limits()};
       if (recipe == RecipeKind::ddp) return {ddp_limits(), trainer_limits(), trl_limits()};
       return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(), trl_limits()};
+    case Framework::nanotron:
+      return {nanotron_limits(), only(kFlagsAdapters)};
   }
   return {};
 }
@@ -113,12 +116,15 @@ std::optional<Framework> files_named(std::string_view name) {
   for (const auto& [alias, framework] : kOtherNames) {
     if (same_word(alias, name)) return framework;
   }
-  return try_from_word<Framework>(name);
+  const auto framework = try_from_word<Framework>(name);
+  return framework && is_written(*framework) ? framework : std::nullopt;
 }
 
 std::vector<std::string_view> files_words() {
   std::vector<std::string_view> words;
-  for (const auto& [framework, word] : Words<Framework>::table) words.push_back(word);
+  for (const auto& [framework, word] : Words<Framework>::table) {
+    if (is_written(framework)) words.push_back(word);
+  }
   for (const auto& [alias, framework] : kOtherNames) words.push_back(alias);
   return words;
 }
@@ -146,6 +152,8 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
       return RecipeKind::fsdp2;
     case Framework::torchtitan:
       return RecipeKind::fsdp2_compile;
+    case Framework::nanotron:
+      return RecipeKind::nanotron;
     case Framework::verl:
     case Framework::nemo_rl:
       return of_plan == RecipeKind::fsdp2 ? of_plan : RecipeKind::megatron;
@@ -170,7 +178,7 @@ std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
                                   const ParallelPlan& plan) {
   std::optional<Framework> first;
   for (const auto& [framework, word] : Words<Framework>::table) {
-    if (recipe_for(framework, recipe) != recipe) continue;
+    if (!is_written(framework) || recipe_for(framework, recipe) != recipe) continue;
     // These train by reinforcement: they are written where they are asked for.
     if (framework == Framework::slime || framework == Framework::verl ||
         framework == Framework::nemo_rl) {
@@ -308,6 +316,8 @@ std::vector<EmittedFile> files_with(Framework framework, const Subject& subject,
       return write_automodel(subject, remarks);
     case Framework::trl:
       return write_trl(subject, remarks);
+    case Framework::nanotron:
+      break;
   }
   return {};
 }

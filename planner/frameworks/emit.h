@@ -25,7 +25,8 @@ enum class Framework : std::uint8_t {
   nemo_rl,
   ms_swift,
   automodel,
-  trl
+  trl,
+  nanotron  // read, and not written
 };
 
 template <>
@@ -43,8 +44,14 @@ struct Words<Framework> {
        {Framework::nemo_rl, "nemo-rl"},
        {Framework::ms_swift, "ms-swift"},
        {Framework::automodel, "automodel"},
-       {Framework::trl, "trl"}});
+       {Framework::trl, "trl"},
+       {Framework::nanotron, "nanotron"}});
 };
+
+// Whether `emit` writes its files; of others `check` reads them alone.
+constexpr bool is_written(Framework framework) {
+  return framework != Framework::nanotron;
+}
 
 // The framework whose files go by a name: its own, or that of the tool that reads them (accelerate
 // reads those of fsdp2).

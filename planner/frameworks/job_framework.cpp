@@ -15,6 +15,7 @@ std::optional<Framework> framework_of(const JobFiles& files) {
   if (has(Dialect::megatron_deepspeed) || (has(Dialect::ds_config) && megatron)) {
     return Framework::megatron_deepspeed;
   }
+  if (has(Dialect::nanotron)) return Framework::nanotron;
   if (has(Dialect::bridge)) return Framework::megatron_bridge;
   if (has(Dialect::torchtitan)) return Framework::torchtitan;
   if (megatron) return Framework::megatron;

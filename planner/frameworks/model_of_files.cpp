@@ -16,6 +16,8 @@
 #include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
+#include "planner/frameworks/pretraining/nanotron.h"
+#include "planner/frameworks/pretraining/titan_toml.h"
 #include "planner/frameworks/rl/rl.h"
 
 namespace qplan {
@@ -354,6 +356,7 @@ std::string model_id_of_files(const JobFiles& files) {
   for (const ConfigPart& part : files.parts) {
     if (part.dialect == Dialect::verl) return model_of_verl(part.settings);
     if (part.dialect == Dialect::nemo_rl) return model_of_nemo_rl(part.settings);
+    if (part.dialect == Dialect::torchtitan_toml) return model_of_titan_toml(part.settings);
     const FineTuner* const tuner = finetuner_of(part.dialect);
     if (tuner == nullptr) continue;
     for (const std::string_view key : tuner->model_keys) {
@@ -425,6 +428,11 @@ ModelSpec shapes_of_files(const JobFiles& files) {
 }
 
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {
+  if (const ConfigPart* const nanotron = files.find(Dialect::nanotron)) {
+    Json config = config_of_nanotron(nanotron->settings);
+    if (config.is_null()) return std::nullopt;
+    return ModelOfFiles{std::move(config), {}};
+  }
   const Arguments a(files);
   const auto hidden = a.size("--hidden-size", 4096), layers = a.size("--num-layers", 32),
              heads = a.size("--num-attention-heads", 32);
@@ -447,6 +455,9 @@ std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {
 }
 
 std::string why_no_model(const JobFiles& files) {
+  if (files.find(Dialect::nanotron) != nullptr) {
+    return "shapes are read of LlamaConfig and Qwen2Config without experts alone";
+  }
   const Arguments a(files);
   std::vector<std::string> missing;
   constexpr std::array<std::string_view, 3> kShapes{"--hidden-size", "--num-layers",

@@ -149,7 +149,7 @@ class OptionList {
 // "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names",
 // "accelerate_launch", "deepspeed_launch", "torchrun", "llama_factory", "axolotl",
 // "ms_swift", "ms_swift_megatron", "automodel", "trl", "sglang", "verl", "verl_megatron",
-// "nemo_rl", "hydra".
+// "nemo_rl", "hydra", "torchtitan_toml", "torchtitan_toml_older".
 const OptionList& known_options(std::string_view name);
 
 }  // namespace qplan

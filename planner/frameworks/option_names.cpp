@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
@@ -17,6 +18,20 @@
 #include "planner/frameworks/slips.h"
 
 namespace qplan {
+
+std::string without_indices(const std::string& key) {
+  std::string name;
+  for (std::size_t at = 0; at <= key.size();) {
+    const std::size_t dot = std::min(key.find('.', at), key.size());
+    const std::string part = key.substr(at, dot - at);
+    const bool index =
+        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return is_digit(c); });
+    if (!index) name += (name.empty() ? "" : ".") + part;
+    at = dot + 1;
+  }
+  return name;
+}
+
 namespace {
 
 // The search through a list's names, which a job that is judged again asks for once more.
@@ -63,7 +78,18 @@ constexpr std::array<std::string_view, 3> kGone{"--batch-size", "--model-paralle
 // check_fsdp_config_kwargs_prefix): as the list has them.
 constexpr std::string_view kShards = "fsdp_config.", kOldPrefix = "fsdp_";
 
+// Whether a program of one's own hands nanotron another class of models ("is_mamba_config").
+bool has_own_model(const ConfigPart& part) {
+  constexpr std::string_view kBegin = "model.model_config.is_", kEnd = "_config";
+  const OptionList& list = known_options("nanotron");
+  return std::any_of(part.settings.begin(), part.settings.end(), [&](const Setting& setting) {
+    return setting.key.starts_with(kBegin) && setting.key.ends_with(kEnd) &&
+           list.find(setting.key) == nullptr && certain_key(setting.key, list).empty();
+  });
+}
+
 std::string listed_key(const ConfigPart& part, const std::string& key) {
+  if (part.dialect == Dialect::nanotron) return without_indices(key);
   const bool old = part.dialect == Dialect::axolotl && key.starts_with(kShards) &&
                    key.compare(kShards.size(), kOldPrefix.size(), kOldPrefix) == 0 &&
                    key != "fsdp_config.fsdp_version";
@@ -112,6 +138,10 @@ std::vector<const OptionList*> lists_of(const ConfigPart& part) {
     lists.push_back(&known_options("megatron"));
     lists.push_back(&known_options("sglang"));
   }
+  if (part.dialect == Dialect::torchtitan_toml) {
+    lists.push_back(&known_options("torchtitan_toml_older"));
+  }
+  if (part.dialect == Dialect::nanotron) lists.push_back(&known_options("nanotron_older"));
   if (part.dialect == Dialect::trainer) lists.push_back(&known_options("run_clm"));
   if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
     lists.push_back(&known_options("trainer"));
@@ -237,6 +267,22 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     }
     case Dialect::automodel:
       return is_known_to_automodel(list, key);
+    case Dialect::nanotron: {
+      const OptionList& older = known_options("nanotron_older");
+      const std::string name = listed_key(part, key);
+      if (has_own_model(part) &&
+          (name.starts_with("model.model_config.") || name.starts_with("model.init_method."))) {
+        return true;
+      }
+      return list.find(name) != nullptr || older.find(name) != nullptr || has_block(list, name) ||
+             has_block(older, name) || is_of_open_section(list, name) ||
+             is_of_open_section(older, name);
+    }
+    case Dialect::torchtitan_toml: {
+      const OptionList& older = known_options("torchtitan_toml_older");
+      // A table's header, too.
+      return older.find(key) != nullptr || has_block(list, key) || has_block(older, key);
+    }
     case Dialect::trl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron: {

@@ -21,4 +21,7 @@ const KnownOption* known_option(const ConfigPart& part, const std::string& writt
 std::string certain_key(const ConfigPart& part, const Setting& written);
 std::string nearest_key(const ConfigPart& part, const Setting& written);
 
+// "data_stages.name" of "data_stages.0.name", an entry of a list.
+std::string without_indices(const std::string& key);
+
 }  // namespace qplan

@@ -15,6 +15,7 @@
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/optimizer_names.h"
 #include "planner/frameworks/part_words.h"
+#include "planner/frameworks/pretraining/nanotron.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/torch/torch.h"
@@ -157,9 +158,12 @@ class Reading {
       case Framework::nemo_rl:
         settle_rl();
         break;
+      case Framework::nanotron:
+        settle_nanotron(draft);
+        break;
       case Framework::torchtitan:
         settle_torchtitan(draft, model, settings_of(Dialect::torchtitan), gpus);
-        settle_formats_of_nemo();
+        settle_stored_formats();
         break;
     }
     if (const ConfigPart* const part = scene_.files.find(Dialect::ds_config)) {
@@ -198,7 +202,7 @@ class Reading {
     const std::int64_t gpus = q.limits.gpus;
     if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
       settle_accelerate(draft, part->settings, gpus, q.gpus_per_node);
-      settle_formats_of_nemo();
+      settle_stored_formats();
       scene_.said.emplace("zero", part->place);
     } else if (wraps_model(scene_.files)) {
       settle_own_script(draft, settings_of(Dialect::own_script), q.config, gpus, q.gpus_per_node);
@@ -225,9 +229,12 @@ class Reading {
     reading_.assumed.insert(reading_.assumed.end(), reading.assumed.begin(), reading.assumed.end());
   }
 
-  // NeMo AutoModel's states are as wide as the weights are stored.
-  void settle_formats_of_nemo() {
-    if (scene_.files.find(Dialect::automodel) == nullptr) return;
+  // NeMo AutoModel's states, and those of torchtitan's TOML, are as wide as the weights are stored.
+  void settle_stored_formats() {
+    if (scene_.files.find(Dialect::automodel) == nullptr &&
+        scene_.files.find(Dialect::torchtitan_toml) == nullptr) {
+      return;
+    }
     const Settings own = settings_of(Dialect::own_script);
     settle_formats(scene_.draft, own, weights_of_script(own, scene_.question.config));
   }
@@ -357,8 +364,9 @@ class Reading {
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
     const std::int64_t others = std::int64_t{plan.tp} * plan.cp * plan.pp;
-    const bool of_mesh = plan.dp > 0 && (framework_ == Framework::fsdp2 ||
-                                         framework_ == Framework::torchtitan || is_rl(framework_));
+    const bool of_mesh =
+        plan.dp > 0 && (framework_ == Framework::fsdp2 || framework_ == Framework::torchtitan ||
+                        framework_ == Framework::nanotron || is_rl(framework_));
     if (!of_mesh) {
       const std::int64_t rest = scene_.trainers() / std::max<std::int64_t>(1, others);
       plan.dp = static_cast<int>(std::max<std::int64_t>(1, rest));

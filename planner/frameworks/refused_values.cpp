@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/deepspeed/own_switch.h"
@@ -18,7 +20,11 @@
 namespace qplan {
 namespace {
 
-ValueReader reader_of(const ConfigPart& part) {
+// Of a TOML's keys those that a command says on top of it are words.
+ValueReader reader_of(const ConfigPart& part, const Setting& setting) {
+  if (part.dialect == Dialect::torchtitan_toml && setting.syntax == Syntax::words) {
+    return ValueReader::argparse;
+  }
   switch (part.dialect) {
     case Dialect::ds_config:
       return ValueReader::json;
@@ -35,6 +41,9 @@ ValueReader reader_of(const ConfigPart& part) {
       return ValueReader::yaml;
     case Dialect::axolotl:  // pydantic, which takes false for 0
       return ValueReader::json;
+    case Dialect::nanotron:         // dacite converts nothing
+    case Dialect::torchtitan_toml:  // nothing converts what tomllib read
+      return ValueReader::python;
     case Dialect::torchtitan:
       return part.script.empty() ? ValueReader::python : ValueReader::argparse;
     case Dialect::megatron:
@@ -74,6 +83,8 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtitan_toml:
+    case Dialect::nanotron:
       break;
   }
   return false;
@@ -87,6 +98,40 @@ Correction in_digits(const Scene& scene, const KnownOption& known, const Setting
   } catch (const Error&) {
     return {};
   }
+}
+
+// What stands in quotes and is meant as it is ("8"), or the other way round, or has a fraction of
+// nothing (8.0), or an exponent that YAML 1.1 reads as text (1e-4): of readers that convert
+// nothing.
+Correction as_typed(const ConfigPart& part, const KnownOption& known, const Setting& setting) {
+  const bool literal =
+      part.dialect == Dialect::torchtitan_toml || part.dialect == Dialect::nanotron;
+  if (!literal || setting.text.end <= setting.text.begin || setting.value.is_structured())
+    return {};
+  const auto write = [&](std::string text) {
+    return Correction{{setting.place.file, setting.text.begin, setting.text.end, std::move(text)}};
+  };
+  const std::string text = text_of(setting.value);
+  const bool whole = known.type == "int";
+  if (known.type == "str") {
+    return setting.value.is_number_integer() ? write('"' + text + '"') : Correction{};
+  }
+  if (known.type == "bool") {
+    return setting.value.is_string() && (text == "true" || text == "false") ? write(text)
+                                                                            : Correction{};
+  }
+  if ((!whole && known.type != "float") || !is_number(text)) return {};
+  const double number = number_of(Json::parse(text));
+  const bool fits = number >= known.low && number <= known.high;
+  if (!fits || (whole && std::floor(number) != number)) return {};
+  if (whole) return write(fmt::format("{}", static_cast<std::int64_t>(number)));
+  std::string spelled = text;
+  const std::size_t e = spelled.find_first_of("eE");
+  if (e != std::string::npos && setting.syntax == Syntax::yaml) {
+    if (is_digit(spelled[e + 1])) spelled.insert(e + 1, "+");
+    if (spelled.find('.') == std::string::npos) spelled.insert(e, ".0");
+  }
+  return write(std::move(spelled));
 }
 
 // Whether a value of true stands for a flag that nothing follows. In Python and in a YAML it is a
@@ -135,7 +180,7 @@ std::string meant_value(const ConfigPart& part, const Setting& setting, const Kn
   // "32,", as items of Python's have it.
   if (setting.syntax == Syntax::words && text.size() > 1 && text.ends_with(',')) {
     const std::string bare = text.substr(0, text.size() - 1);
-    if (wanted_instead(known, Json(bare), reader_of(part)).empty()) return bare;
+    if (wanted_instead(known, Json(bare), reader_of(part, setting)).empty()) return bare;
   }
   return "";
 }
@@ -168,7 +213,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   if (said != out.end()) {
     const std::string meant = meant_value(part, setting, *known);
     // A plan's words are not the framework's.
-    const std::string own = wanted_instead(*known, setting.value, reader_of(part));
+    const std::string own = wanted_instead(*known, setting.value, reader_of(part, setting));
     if (!own.empty() && !known->choices.empty()) {
       said->message = sentence_of(setting, own);
       said->source = source_of_options(part);
@@ -223,8 +268,11 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   }
   const auto values = several ? setting.value : Json::array({setting.value});
   for (const Json& value : values) {
-    const std::string wanted = wanted_instead(*known, value, reader_of(part));
+    const std::string wanted = wanted_instead(*known, value, reader_of(part, setting));
     if (wanted.empty()) continue;
+    if (Correction typed = as_typed(part, *known, setting); !typed.empty()) {
+      return refuse(wanted, std::move(typed));
+    }
     const std::string meant = meant_value(part, setting, *known);
     return refuse(wanted, meant.empty() ? in_digits(scene, *known, setting)
                                         : with_value(scene, setting, meant));

@@ -48,6 +48,7 @@ void check_deepspeed(const Scene& scene, Findings& out);
 void check_trainer(const Scene& scene, Findings& out);  // beside ds_config.json
 void check_torch(const Scene& scene, Findings& out);
 void check_finetuning(const Scene& scene, Findings& out);   // LLaMA-Factory's and axolotl's YAML
+void check_pretraining(const Scene& scene, Findings& out);  // torchtitan's TOML, nanotron's YAML
 void check_generations(const Scene& scene, Findings& out);  // GRPO's batches of answers
 void check_verl(const Scene& scene, Findings& out);
 void check_nemo_rl(const Scene& scene, Findings& out);

@@ -19,7 +19,7 @@ struct Span {
 };
 
 // How a file spells keys and values.
-enum class Syntax : std::uint8_t { words, yaml, json, python };  // words: "--key value" of a shell
+enum class Syntax : std::uint8_t { words, yaml, json, python, toml };  // words: a shell's "--k v"
 
 struct Setting {
   std::string key;

@@ -224,18 +224,17 @@ std::string certain_choice(std::string_view written, const std::vector<std::stri
   return nearest;
 }
 
-namespace {
-
-// Whether keys may stand in it, whichever they are.
-bool has_keys(const OptionList& list, const std::string& name) {
+bool has_block(const OptionList& list, const std::string& name) {
   const std::string section = name + ".";
   const auto at = std::lower_bound(list.names().begin(), list.names().end(), section);
   return at != list.names().end() && at->starts_with(section);
 }
 
+namespace {
+
 // Whether the list has the key, or a section of that name.
 bool has_name(const OptionList& list, const std::string& name) {
-  return list.find(name) != nullptr || has_keys(list, name);
+  return list.find(name) != nullptr || has_block(list, name);
 }
 
 // What stands beside a name: names of the same section, of keys and of sections.
@@ -340,7 +339,7 @@ std::string certain_block(const std::string& name, const OptionList& list) {
   std::size_t best = most_slips(tokens_of(last)) + 1;
   bool several = false;
   for (const std::string& block : beside(list, name)) {
-    if (!has_keys(list, block) || digits_of(block) != digits_of(name)) continue;
+    if (!has_block(list, block) || digits_of(block) != digits_of(name)) continue;
     if (last.size() >= kShortestBeginning && block.starts_with(name)) begun.push_back(block);
     const std::size_t distance = edit_distance(name, block);
     several = distance == best ? true : several && distance > best;

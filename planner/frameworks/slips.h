@@ -24,6 +24,9 @@ std::string certain_choice(std::string_view written, const std::vector<std::stri
 // there ("cluster.num_nodes" of "clusetr.num_nodes"). Empty: none is, or the list has it.
 std::string slip_of_key(const std::string& name, const OptionList& list);
 
+// Whether keys may stand in a block of that name, whichever they are.
+bool has_block(const OptionList& list, const std::string& name);
+
 // Whether a section of which only some keys are listed, or none, holds the key.
 bool in_open_section(const OptionList& list, const std::string& name);
 

@@ -38,6 +38,11 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
       plan.overlap = recipe_of(recipe).defaults.overlap;
       plan.zero = 3;
       break;
+    case Framework::nanotron:
+      plan.overlap = recipe_of(recipe).defaults.overlap;
+      plan.zero = 0;
+      plan.schedule = ScheduleKind::gpipe;  // its own is afab (config/parallelism_config.py)
+      break;
     case Framework::torchtitan:
       plan.overlap = recipe_of(recipe).defaults.overlap;
       plan.zero = 3;

@@ -44,6 +44,10 @@ std::span<const FineTuningTrap> traps_of(Dialect dialect) {
       return trl_traps();
     case Dialect::automodel:
       return automodel_traps();
+    case Dialect::torchtitan_toml:
+      return titan_toml_traps();
+    case Dialect::nanotron:
+      return nanotron_traps();
     case Dialect::megatron:
     case Dialect::megatron_yaml:
     case Dialect::bridge:

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "planner/frameworks/megatron/swift.h"
+#include "planner/frameworks/pretraining/titan_toml.h"
 
 namespace qplan {
 namespace {
 
-constexpr std::array<FineTuner, 6> kFineTuners{
+constexpr std::array<FineTuner, 7> kFineTuners{
     {{Dialect::llama_factory, job_of_llama_factory, {"model_name_or_path"}},
      {Dialect::axolotl, job_of_axolotl, {"base_model"}},
      {Dialect::automodel,
@@ -16,7 +17,8 @@ constexpr std::array<FineTuner, 6> kFineTuners{
        "model.config"}},
      {Dialect::trl, job_of_trl, {"--model_name_or_path", "--model"}},
      {Dialect::ms_swift, job_of_swift, {"--model"}},
-     {Dialect::ms_swift_megatron, job_of_swift_megatron, {"--model"}}}};
+     {Dialect::ms_swift_megatron, job_of_swift_megatron, {"--model"}},
+     {Dialect::torchtitan_toml, job_of_titan_toml, {}}}};  // a flavor names the model
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 #pragma once
-// How keys of a file become a Trainer's job. Private to this folder.
+// How keys of a file become the job of another's words. Private to this folder and to pretraining/.
 
 #include <fmt/format.h>
 

@@ -374,6 +374,12 @@ void add_arguments(const std::vector<ShellWord>& words, Place place, const std::
     return add_llama_factory(words_of_command(words), std::move(place), job);
   }
   Dialect dialect = dialect_of(settings, script);
+  const Setting* toml = settings.find("--job.config_file");
+  if (toml == nullptr) toml = settings.find("--job.config-file");
+  if (toml != nullptr && !toml->value.is_boolean()) {  // of torchtitan's releases that read TOML
+    const ShellWord named{text_of(toml->value), toml->place};
+    return job.overrides.push_back({named, titan_toml_keys(settings), script});
+  }
   if (dialect == Dialect::torchtitan) {
     const Setting* const function = settings.find("--config");
     if (function != nullptr && function->resolved) {

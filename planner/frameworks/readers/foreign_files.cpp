@@ -106,10 +106,6 @@ std::string_view other_tool_of(const Settings& yaml) {
     return "LLaMA-Factory's second version";
   }
   if (yaml.has("defaults") && yaml.has_section("trainer.")) return "NeMo or verl";
-  if (yaml.has_section("general.") && yaml.has_section("tokens.") &&
-      yaml.has_section("parallelism.")) {
-    return "nanotron";
-  }
   if (is_job_of_nemo(yaml)) return "NeMo";
   if (is_part_of_verl(yaml)) return "verl (a part of it)";
   if (has_only(yaml, kBridge) && yaml.has_section("model.")) {

@@ -44,6 +44,11 @@ enum class YamlLoader : std::uint8_t { pyyaml, omegaconf };
 FormatText read_yaml_settings(std::string_view text, const std::string& name,
                               YamlLoader loader = YamlLoader::pyyaml);
 
+// TOML 1.0, as Python's tomllib reads it: "section.key"; of a list of tables "list.0.key". Headers
+// are settings of their own, objects. A key or a table that stands twice is a finding, and the last
+// counts. Throws Error naming the line for text that is no TOML, or exceeds the limits above.
+FormatText read_toml_settings(std::string_view text, const std::string& name);
+
 // ---- Python ----
 
 struct PythonArgument {

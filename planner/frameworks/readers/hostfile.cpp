@@ -13,7 +13,7 @@ namespace qplan {
 namespace {
 
 // What Python's str.strip() takes off and \s matches.
-constexpr std::string_view kBlanks = " \t\r\f\v";
+constexpr std::string_view kPythonsBlanks = " \t\r\f\v";
 constexpr std::string_view kSource =
     "DeepSpeed edaa7221, deepspeed/launcher/runner.py (_parse_hostfile)";
 
@@ -24,10 +24,10 @@ struct ListedHost {
 
 // ^(\S+)\s+slots=(\d+), whatever follows.
 std::optional<ListedHost> host_of(std::string_view line) {
-  const std::size_t end = line.find_first_of(kBlanks);
+  const std::size_t end = line.find_first_of(kPythonsBlanks);
   if (end == std::string_view::npos) return std::nullopt;
   ListedHost host{line.substr(0, end)};
-  line.remove_prefix(std::min(line.find_first_not_of(kBlanks, end), line.size()));
+  line.remove_prefix(std::min(line.find_first_not_of(kPythonsBlanks, end), line.size()));
   constexpr std::string_view kSlots = "slots=";
   if (!line.starts_with(kSlots) || line.size() == kSlots.size() || !is_digit(line[kSlots.size()])) {
     return std::nullopt;
@@ -59,8 +59,8 @@ Hostfile read_hostfile(const ConfigText& file) {
     std::string_view line = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     ++number;
-    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
-    line = line.substr(0, line.find_last_not_of(kBlanks) + 1);  // npos + 1: none is left
+    line.remove_prefix(std::min(line.find_first_not_of(kPythonsBlanks), line.size()));
+    line = line.substr(0, line.find_last_not_of(kPythonsBlanks) + 1);  // npos + 1: none is left
     if (line.empty() || line.starts_with('#')) continue;
     const auto host = host_of(line);
     if (!host) {

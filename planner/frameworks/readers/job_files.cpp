@@ -144,21 +144,12 @@ class JobReader {
       case FileKind::python:
         return read_python_file(file);
       case FileKind::toml:
-        return refuse_toml(whole);
+        return read_toml(file, job_);
       case FileKind::hostfile:
         return read_hosts(file);
       case FileKind::script:
         return read_script(file);
     }
-  }
-
-  void refuse_toml(Place place) {
-    job_.findings.push_back(
-        {Severity::error, "torchtitan_toml", std::move(place),
-         "torchtitan reads Python functions that return Trainer.Config; its TOML files are gone "
-         "since 0.2.2",
-         "write a configuration function, as `qplan emit --framework torchtitan` does",
-         "torchtitan b5bcd76c, torchtitan/config/manager.py"});
   }
 
   void read_python_file(const ConfigText& file) {

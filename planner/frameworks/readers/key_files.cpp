@@ -223,6 +223,12 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
   }
   if (is_verl_yaml(settings)) return job.add(Dialect::verl, std::move(settings), whole);
   if (is_nemo_rl_yaml(settings)) return job.add(Dialect::nemo_rl, std::move(settings), whole);
+  if (is_nanotron(settings)) {
+    auto meant = mend_block_names(settings, known_options("nanotron"), file.text);
+    job.add(Dialect::nanotron, with_open_templates(settings), whole);
+    job.parts.back().meant_blocks = std::move(meant);
+    return;
+  }
   if (const std::string_view tool = other_tool_of(settings); !tool.empty()) {
     return job.unknown(
         whole, fmt::format("this is a configuration of {}, which is not read here", tool),
@@ -267,6 +273,25 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
   add_environment(settings, "ENV_VARS.", job);
   const Dialect dialect = dialect_of(flags, "");
   job.add(dialect, std::move(flags), whole);
+}
+
+void read_toml(const ConfigText& file, GatheredJob& job) {
+  FormatText read = read_toml_settings(file.text, file.name);
+  if (!is_torchtitan_toml(read.settings)) {
+    return job.unknown({file.name, 0},
+                       "this TOML has none of the tables of torchtitan's job files ([model], "
+                       "[training], [parallelism], ...)",
+                       "give a job file of torchtitan's, or the launch script");
+  }
+  const Setting* const model = read.settings.find("model.name");
+  if (model != nullptr && same_value(model->value, Json("flux"))) {
+    return job.unknown(model->place, "flux draws images, and language models are read here alone",
+                       "a job file of a language model");
+  }
+  job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
+  auto meant = mend_block_names(read.settings, known_options("torchtitan_toml"), file.text);
+  job.add(Dialect::torchtitan_toml, std::move(read.settings), {file.name, 0});
+  job.parts.back().meant_blocks = std::move(meant);
 }
 
 void add_runtime_environment(const Setting& json, GatheredJob& job) {

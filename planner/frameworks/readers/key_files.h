@@ -1,5 +1,5 @@
 #pragma once
-// Files of keys: whose a JSON or a YAML is, and which part of the job it makes.
+// Files of keys: whose a JSON, a YAML or a TOML is, and which part of the job it makes.
 
 #include <string>
 
@@ -10,6 +10,7 @@ namespace qplan {
 // A file, or a here-document of a script, whose first line is that one's.
 void read_json(const std::string& text, const std::string& name, int first_line, GatheredJob& job);
 void read_yaml(const ConfigText& file, GatheredJob& job);
+void read_toml(const ConfigText& file, GatheredJob& job);
 
 // LLaMA-Factory's keys, from whatever names them. Its files for chatting, exporting and evaluating
 // have the same.

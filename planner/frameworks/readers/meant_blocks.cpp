@@ -58,7 +58,8 @@ class BlockNames {
       key.replace(0, dot, meant);
       dot = meant.size();
     }
-    return key;
+    const std::string meant = is_header(setting) ? meant_block(key, setting) : "";
+    return meant.empty() ? key : meant;
   }
 
   std::vector<MeantBlock> take() { return std::move(found_); }
@@ -72,13 +73,26 @@ class BlockNames {
     if (has_block(meant) || is_taken(meant)) meant.clear();
     meant_.emplace(written, meant);
     if (meant.empty()) return meant;
-    const Span name = name_of_block(text_, first, last_part(written));
+    const Span name = is_header(first) ? name_in_header(first, last_part(written))
+                                       : name_of_block(text_, first, last_part(written));
     Place place = first.place;
     const auto from = text_.begin() + static_cast<std::ptrdiff_t>(name.begin);
     const auto to = text_.begin() + static_cast<std::ptrdiff_t>(first.name.begin);
-    if (name.end > 0) place.line -= static_cast<int>(std::count(from, to, '\n'));
+    if (name.end > 0 && from < to) place.line -= static_cast<int>(std::count(from, to, '\n'));
     found_.push_back({written, meant, std::move(place), name});
     return meant;
+  }
+
+  // "[a.b]" of a TOML, which stands in front of its keys.
+  static bool is_header(const Setting& setting) {
+    return setting.syntax == Syntax::toml && setting.value.is_object();
+  }
+
+  // One of the parts of its name.
+  [[nodiscard]] Span name_in_header(const Setting& header, const std::string& part) const {
+    const std::size_t at = text_.find(part, header.whole.begin);
+    const bool within = at != std::string::npos && at + part.size() <= header.whole.end;
+    return within ? Span{at, at + part.size()} : Span{};
   }
 
   [[nodiscard]] bool has_block(const std::string& name) const {

@@ -172,6 +172,21 @@ Settings torchtitan_keys(const Settings& arguments) {
   return keys;
 }
 
+Settings titan_toml_keys(const Settings& arguments) {
+  Settings keys;
+  for (Setting setting : torchtitan_keys(arguments)) {
+    std::replace(setting.key.begin(), setting.key.end(), '-', '_');
+    if (setting.key == "job.config_file") continue;
+    const std::size_t name = setting.key.rfind('.') + 1;
+    if (setting.key.compare(name, 3, "no_") == 0 && setting.value.is_boolean()) {
+      setting.key.erase(name, 3);
+      setting.value = false;
+    }
+    keys.add(std::move(setting));
+  }
+  return keys;
+}
+
 Settings shared_with_trainers(const Settings& arguments) {
   Settings result;
   for (const Setting& setting : arguments) {

@@ -29,6 +29,9 @@ Settings swift_arguments(const Settings& yaml);
 
 // "--training.steps 10" as torchtitan's configuration names it.
 Settings torchtitan_keys(const Settings& arguments);
+// The same on top of a TOML, as tyro spells them: dashes for underscores, and
+// "--compile.no-enable".
+Settings titan_toml_keys(const Settings& arguments);
 // What launchers and Trainers share; the rest is not judged.
 Settings shared_with_trainers(const Settings& arguments);
 

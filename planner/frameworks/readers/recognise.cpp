@@ -4,11 +4,14 @@
 #include <array>
 #include <filesystem>
 #include <initializer_list>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/foreign_files.h"
 #include "planner/frameworks/readers/formats.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -166,6 +169,31 @@ bool is_automodel_of_others(const Settings& yaml) {
   const bool trains = name.find("NextTokenPrediction") != std::string::npos ||
                       name.find("VLM") != std::string::npos;
   return name.find("Recipe") != std::string::npos && !trains;
+}
+
+bool is_nanotron(const Settings& yaml) {
+  const auto sections = {"general.", "tokens.", "parallelism.", "optimizer.",
+                         "model.model_config."};
+  const auto there = std::count_if(sections.begin(), sections.end(), [&](std::string_view section) {
+    return yaml.has_section(section);
+  });
+  // One of them may be misspelt.
+  return there >= 4 || (yaml.has_section("general.") && yaml.has_section("tokens.") &&
+                        yaml.has_section("parallelism."));
+}
+
+bool is_torchtitan_toml(const Settings& toml) {
+  const OptionList &list = known_options("torchtitan_toml"),
+                   &older = known_options("torchtitan_toml_older");
+  std::set<std::string> tables;
+  std::size_t known = 0;
+  for (const Setting& setting : toml) tables.insert(setting.key.substr(0, setting.key.find('.')));
+  for (const std::string& table : tables) {
+    if (has_block(list, table) || has_block(older, table)) ++known;
+  }
+  const bool trains =
+      toml.has_section("training.") || toml.has_section("parallelism.") || toml.has("model.flavor");
+  return trains && known >= 2 && known * 2 >= tables.size();
 }
 
 bool is_accelerate(const Settings& yaml) {

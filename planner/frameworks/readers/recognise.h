@@ -56,6 +56,8 @@ enum class Dialect : std::uint8_t {
   ms_swift_megatron,  // of `megatron sft`
   automodel,          // NeMo AutoModel's YAML
   trl,                // arguments of `trl sft`, and "verb": what it trains by
+  nanotron,           // its YAML
+  torchtitan_toml,    // job files of releases before its functions in Python
 };
 
 // Whether a script takes Megatron's arguments: its own, slime's, the fork's.
@@ -93,6 +95,12 @@ bool is_trl(const Settings& yaml);
 // NeMo AutoModel's YAML of a recipe that trains a language model, and of any other.
 bool is_automodel(const Settings& yaml);
 bool is_automodel_of_others(const Settings& yaml);
+
+// nanotron's YAML.
+bool is_nanotron(const Settings& yaml);
+
+// A job file of torchtitan's, of the releases that read TOML: by its tables.
+bool is_torchtitan_toml(const Settings& toml);
 
 // Whose file a YAML is that no reader here reads: "NeMo or verl"; empty: not known.
 std::string_view other_tool_of(const Settings& yaml);

@@ -131,6 +131,9 @@ constexpr auto kTorchtitan = std::to_array<Option>({
      }},
     {"training.mixed_precision_param", "precision", [](const Subject&) { return Json("bfloat16"); },
      [](Draft&, const Json&) {}},
+    // Of its TOML: what they make of products' formats.
+    {"model.converters", "precision", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.plan.precision = from_word<Precision>(text_of(v)); }},
     {"training.enable_cpu_offload", "offload", [](const Subject& s) { return Json(offloads(s)); },
      [](Draft& d, const Json& v) {
        d.plan.offload.params = truth_of(v);

@@ -261,6 +261,7 @@ TEST_CASE(
 
 TEST_CASE("emitting is the same twice") {
   for (const auto& [framework, word] : Words<Framework>::table) {
+    if (!is_written(framework)) continue;
     CAPTURE(word);
     Job j = job("llama3-8b", "tp1 pp1 dp16 zero1 mbs1 gbs64 seq4096", framework);
     ParallelPlan nearest;
@@ -283,6 +284,7 @@ TEST_CASE("the nearest plan changes nothing that might have stayed") {
   RandomPlans random(11);
   int refused = 0, changed = 0;
   for (const auto& [framework, word] : Words<Framework>::table) {
+    if (!is_written(framework)) continue;
     for (int i = 0; i < test_rounds(40); ++i) {
       const std::string name = i % 2 == 0 ? "llama3-8b" : "qwen3-30b-a3b";
       Job j = job(name, "tp1", framework);

@@ -7,6 +7,7 @@
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/pretraining/nanotron.h"
 #include "planner/frameworks/readers/arguments.h"
 #include "planner/frameworks/torch/torch.h"
 #include "tests/planner/frameworks/jobs.h"
@@ -39,15 +40,19 @@ TEST_CASE("every option of the tables is in the framework's own list") {
   for (const Option& option : torchtitan_options()) {
     const bool of_registry = option.key == "moe_comm_backend" ||
                              option.key == "activation_checkpoint" || option.key == "loss";
-    if (!of_registry) titan.push_back(option);
+    const bool of_toml = option.key == "model.converters";
+    if (!of_registry && !of_toml) titan.push_back(option);
   }
   names_are_known(titan, known_options("torchtitan"));
+  names_are_known(nanotron_options(), known_options("nanotron"));
+  names_are_known(nanotron_facts(), known_options("nanotron"));
 }
 
 TEST_CASE("every word of a plan is one that plan files have") {
   const Json words = plan_to_json({});
-  for (const auto options : {bridge_options(), megatron_deepspeed_options(), deepspeed_options(),
-                             trainer_options(), accelerate_options(), torchtitan_options()}) {
+  for (const auto options :
+       {bridge_options(), megatron_deepspeed_options(), deepspeed_options(), trainer_options(),
+        accelerate_options(), torchtitan_options(), nanotron_options()}) {
     for (const Option& option : options) {
       CAPTURE(option.key);
       const bool known = option.word.empty() || words.contains(std::string(option.word));

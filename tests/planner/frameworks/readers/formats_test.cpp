@@ -58,6 +58,63 @@ TEST_SUITE("JSON with places") {
   }
 }
 
+TEST_SUITE("TOML") {
+  TEST_CASE("tables, names and values of every kind, with their bytes") {
+    const std::string text =
+        "top = 1\n[a.b]\n  c.\"d e\" = 'x\\n' # said\n\"f\" = \"\\u00e9\\\"\"\n"
+        "g = [1, # one\n  2.5,\n]\nh = { i = true, j = {} }\r\n[[l]]\nm = -0x10\n[[l]]\n"
+        "m = 1_000\nn = \"\"\"\ntwo\nlines\"\"\"\no = 1979-05-27 07:32:00\np = 1e-5\n";
+    const Settings s = read_toml_settings(text, "a.toml").settings;
+    const auto value = [&](std::string_view key) {
+      REQUIRE_MESSAGE(s.has(key), key);
+      return s.find(key)->value;
+    };
+    CHECK(value("top") == 1);
+    CHECK(value("a.b").is_object());
+    CHECK(value("a.b.c.d e") == "x\\n");
+    CHECK(value("a.b.f") == "\u00e9\"");
+    CHECK(value("a.b.g") == Json::array({1, 2.5}));
+    CHECK(value("a.b.h.i") == true);
+    CHECK(value("l.0.m") == -16);
+    CHECK(value("l.1.m") == 1000);
+    CHECK(value("l.1.n") == "two\nlines");
+    CHECK(value("l.1.o") == "1979-05-27 07:32:00");
+    CHECK(value("l.1.p") == 1e-5);
+    CHECK(s.find("a.b.g")->place.line == 5);
+    const Setting& f = *s.find("a.b.f");
+    CHECK(text.substr(f.name.begin, f.name.end - f.name.begin) == "f");
+    CHECK(text.substr(f.text.begin, f.text.end - f.text.begin) == "\"\\u00e9\\\"\"");
+    const Setting& table = *s.find("a.b");
+    CHECK(text.substr(table.name.begin, table.name.end - table.name.begin) == "b");
+  }
+
+  TEST_CASE("what tomllib stops at is told with its line") {
+    const auto complaint = [](const std::string& text) {
+      return complaint_of([&] { read_toml_settings(text, "a.toml"); });
+    };
+    for (const std::string text :
+         {"a = True", "a = 1 b = 2", "a: 1", "a = \"x", "[a", "a = [1, 2", "a = 010", "a = 1__0",
+          "a = .5", "a = \"C:\\path\"", "= 1", "a =", "a = {b = 1,}", "a = nul"}) {
+      CAPTURE(text);
+      CHECK(complaint("x = 1\n" + text + "\n").starts_with("a.toml:"));
+    }
+    CHECK(complaint("x = 1\na = True\n").starts_with("a.toml:2: this is not TOML: True"));
+    CHECK(complaint("a = " + std::string(100, '[')).find("nested deeper") != std::string::npos);
+    CHECK(complaint("\xef\xbb\xbf"
+                    "a = 1")
+              .find("byte order mark") != std::string::npos);
+  }
+
+  TEST_CASE("what stands twice is found, and the last counts") {
+    const FormatText read = read_toml_settings("[a]\nb = 1\nb = 2\n[a]\nc = 3\n", "a.toml");
+    REQUIRE(read.findings.size() == 2);
+    CHECK(read.findings[0].rule == "said_twice");
+    CHECK(read.findings[0].place.line == 3);
+    CHECK(read.findings[1].place.line == 4);
+    CHECK(read.settings.find("a.b")->value == 2);
+  }
+}
+
 TEST_SUITE("YAML") {
   TEST_CASE("mappings, lists, quotes and remarks") {
     const std::string text =
