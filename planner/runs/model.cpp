@@ -194,7 +194,9 @@ void set_model(const RunRow& row, RunInputs& in) {
   if (m.num_layers == 0) set_layers(m, layers_of_total(row, m));
   set_experts(row, m);
   check_size(m);
-  known_phrases().apply_to_model("notes", row.text("notes"), row, in);
+  for (const char* column : {"framework", "notes"}) {
+    known_phrases().apply_to_model(column, row.text(column), row, in);
+  }
   m.tie_word_embeddings = row.yes("tied_embeddings").value_or(m.tie_word_embeddings);
   m.max_position_embeddings = std::max(m.max_position_embeddings,
                                        row.whole("seq_len", 1, std::int64_t{1} << 30).value_or(0));
