@@ -192,7 +192,10 @@ struct ModelSpec {
   std::optional<MoeSpec> moe;
   std::optional<VisionSpec> vision;
   std::int64_t num_mtp_layers = 0;  // multi-token-prediction layers after the decoder (DeepSeek-V3)
-  double mtp_loss_weight = 0.1;     // of their mean loss (Megatron's --mtp-loss-scaling-factor)
+  // Times that the one such layer is applied, to its own result, each time for a token further on
+  // (Megatron's --mtp-use-repeated-layer).
+  std::int64_t mtp_passes = 1;
+  double mtp_loss_weight = 0.1;  // of their mean loss (Megatron's --mtp-loss-scaling-factor)
 
   std::vector<LayerKind> layers;  // num_layers entries, in order
 

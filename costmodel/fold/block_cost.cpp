@@ -192,12 +192,22 @@ void beside_compute(PricedPart& priced, const CostContext& context) {
   if (!priced.durations.empty()) priced.durations.back().time += lost;
 }
 
+// The ring of gathers under products is copies between GPUs, by copy engines, which hold no
+// multiprocessor: Transformer Engine's ring_exchange (pytorch/module/base.py, initialize_ub:
+// use_ce=True) and torch's _pipelined_multi_all_gather_and_consume. Our executor's is NCCL's.
+bool by_copy_engines(const Op& op, const Recipe& recipe) {
+  const auto* c = std::get_if<Collective>(&op.work);
+  return c != nullptr && c->kind == CollectiveKind::all_gather && op.pieces > 1 &&
+         recipe.kind != RecipeKind::qplan;
+}
+
 }  // namespace
 
 Slowdown slowdown_of(const Op& op, Seconds alone, const CostContext& context) {
   const Contention& contention = context.hardware->contention;
   const auto axis = axis_of(op.work);
   const bool leaves_node = axis && context.grid->shape(*axis).nodes > 1;
+  if (!leaves_node && by_copy_engines(op, *context.recipe)) return {};
   const auto* c = std::get_if<Collective>(&op.work);
   if (c != nullptr && c->expert_parallel_library) {
     return leaves_node ? contention.expert_library_network : contention.expert_library;

@@ -93,18 +93,26 @@ ScanFit read_scan_fit(Section in, const Errors& errors) {
 
 // Kernels that a profile has no figures of are taken to run as on another GPU, each multiprocessor
 // alike: far from any peak, they gain nothing from a higher one. What is said of them there is a
-// share of that GPU's rates, here of this one's. No kernel beats a peak.
+// share of that GPU's rates, here of this one's. No kernel beats a peak, and none reads tiles
+// nearer to what copies reach than it does there.
 void read_stand_in(Section in, HardwareProfile& profile) {
   Gpu& gpu = profile.gpu;
   const double share = gpu.multiprocessors / in.number("multiprocessors", 1, 1e5);
   const double peak = gpu.matmul.at(Precision::bf16).value();
   const double other_peak = tflops(positive(in, "matmul_bf16_tflops")).value();
   const double copies = gb_per_s(positive(in, "copy_gb_per_s")).value();
+  const double other_memory = gb_per_s(positive(in, "memory_gb_per_s")).value();
   profile.delta_rule = read_delta_rule_fit(in.section("delta_rule"), profile.errors);
   profile.scan = read_scan_fit(in.section("scan"), profile.errors);
   for (double* efficiency : {&profile.delta_rule.efficiency, &profile.scan.efficiency,
                              &profile.scan.backward_efficiency}) {
     *efficiency *= std::min(share * other_peak / peak, 1.0 / *efficiency);
+  }
+  const double copied = gpu.memory_efficiency * other_memory / copies;
+  for (double* of_memory :
+       {&profile.delta_rule.bandwidth_efficiency, &profile.scan.bandwidth_efficiency,
+        &profile.scan.backward_bandwidth_efficiency}) {
+    *of_memory *= std::min(copied, 1.0 / *of_memory);
   }
   const Json& kinds = in.value("copied_kinds");
   if (!kinds.is_array()) in.fail("copied_kinds", "must be a list of kinds of row-wise kernels");

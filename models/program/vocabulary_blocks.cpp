@@ -1,15 +1,12 @@
-// The blocks at the vocabulary: embedding, head with the loss, and multi-token prediction, which
-// has a layer between the two.
+// The blocks at the vocabulary: embedding, and head with the loss.
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
-#include "models/program/attention_part.h"
 #include "models/program/image_part.h"
 #include "models/program/layer_context.h"
-#include "models/program/mlp_part.h"
-#include "models/program/moe_part.h"
-#include "models/program/recompute.h"
+#include "models/program/prediction_slot.h"
 #include "models/program/state_builder.h"
 
 namespace qplan {
@@ -280,59 +277,84 @@ class LogitsPart {
   SlotId log_sum_ = kNoSlot;
 };
 
-// What multi-token prediction passes from block to block.
-SlotId prediction(LayerContext& c, std::string_view name) {
-  const SlotId id = c.b.slot(name, c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
-  c.b.at(id).flow = Flow::prediction;
-  return id;
-}
+// The rows of the table that tokens name, and their gradient.
+class EmbeddingPart {
+ public:
+  // `ahead`: how many tokens further on than the hidden state is; 0: the model's own input.
+  EmbeddingPart(LayerContext& context, std::uint8_t ahead)
+      : c_(context), images_(context), ahead_(ahead) {}
+
+  void forward() {
+    auto& b = c_.b;
+    ids_ = b.slot("token ids", DType::int64, c_.tokens, 1);
+    // With one tp rank (or plain all-reduce) the looked-up rows are the block's output themselves.
+    const bool scattered = c_.shape.tp > 1 && c_.shape.sequence_parallel;
+    const SlotId rows = b.slot("embedded", c_.hidden_dtype(), c_.tokens, c_.hidden,
+                               scattered ? Storage::local : Storage::wire);
+    Op& lookup = c_.rowwise(RowwiseKind::embedding, c_.tokens, c_.hidden, {c_.table_weights()},
+                            {rows, ids_});
+    lookup.parameter = b.parameter(ParameterRole::embed_tokens);
+    lookup.ahead = ahead_;
+    const SlotId y = c_.reduce_partial(rows, "y");
+    b.at(y).storage = Storage::wire;
+    b.at(y).flow = flow();
+    if (sees()) images_.put(y);
+  }
+
+  [[nodiscard]] SlotId gradient() const {
+    const SlotId dy = c_.b.slot("dy", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
+    c_.b.at(dy).flow = flow();
+    return dy;
+  }
+
+  void backward(SlotId dy) {
+    auto& b = c_.b;
+    if (sees()) images_.take(dy);
+    if (c_.table_gradients() == kNoSlot) {
+      b.compute(Join{}, {dy}, {});  // where gradients end
+      return;
+    }
+    const SlotId whole = c_.gather_sequence(dy);
+    const SlotId table = dense_table_gradient(c_);
+    c_.rowwise(RowwiseKind::embedding_backward, c_.tokens, c_.hidden, {whole, ids_},
+               {table == kNoSlot ? c_.table_gradients() : table})
+        .parameter = b.parameter(ParameterRole::embed_tokens);
+    if (table == kNoSlot) return;
+    c_.accumulate(table, c_.table_gradients(), vocabulary_share(c_.model, c_.shape), c_.hidden);
+  }
+
+ private:
+  [[nodiscard]] Flow flow() const { return ahead_ > 0 ? Flow::prediction : Flow::activation; }
+  [[nodiscard]] bool sees() const { return c_.shape.images > 0; }
+
+  LayerContext& c_;
+  ImagePart images_;
+  std::uint8_t ahead_;
+  SlotId ids_ = kNoSlot;
+};
 
 }  // namespace
 
-// Of each token, or, for multi-token prediction, of the one after it: beside the activations, which
-// this block does not touch.
+// Of each token, or, for multi-token prediction, of each of those after it that are predicted:
+// beside the activations, which this block does not touch.
 Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   const bool next = s.kind == BlockKind::mtp_embedding;
-  const Flow flow = next ? Flow::prediction : Flow::activation;
   BlockBuilder b(next ? "mtp embedding" : "embedding");
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
   state.declare();
   b.into(&Block::forward);
   state.enter_forward();
-  const SlotId ids = b.slot("token ids", DType::int64, c.tokens, 1);
-  // With one tp rank (or plain all-reduce) the looked-up rows are the block's output themselves.
-  const bool scattered = s.tp > 1 && s.sequence_parallel;
-  const SlotId rows = b.slot("embedded", c.hidden_dtype(), c.tokens, c.hidden,
-                             scattered ? Storage::local : Storage::wire);
-  Op& lookup =
-      c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.table_weights()}, {rows, ids});
-  lookup.parameter = b.parameter(ParameterRole::embed_tokens);
-  lookup.ahead = next ? 1 : 0;
-  const SlotId y = c.reduce_partial(rows, "y");
-  b.at(y).storage = Storage::wire;
-  b.at(y).flow = flow;
-  const bool sees = s.images > 0;
-  ImagePart images(c);
-  if (sees) images.put(y);
+  std::vector<EmbeddingPart> parts;
+  for (std::int64_t ahead = next ? 1 : 0; ahead <= (next ? m.mtp_passes : 0); ++ahead) {
+    parts.emplace_back(c, static_cast<std::uint8_t>(ahead)).forward();
+  }
   b.flush();
   b.into(&Block::backward);
-  const SlotId dy = b.slot("dy", c.hidden_dtype(), c.local_tokens, c.hidden, Storage::wire);
-  b.at(dy).flow = flow;
+  std::vector<SlotId> gradients;
+  for (const EmbeddingPart& part : parts) gradients.push_back(part.gradient());
   state.enter_backward();
-  if (sees) images.take(dy);
-  if (c.table_gradients() != kNoSlot) {
-    const SlotId whole = c.gather_sequence(dy);
-    const SlotId table = dense_table_gradient(c);
-    c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids},
-              {table == kNoSlot ? c.table_gradients() : table})
-        .parameter = b.parameter(ParameterRole::embed_tokens);
-    if (table != kNoSlot) {
-      c.accumulate(table, c.table_gradients(), vocabulary_share(m, s), c.hidden);
-    }
-  } else {
-    b.compute(Join{}, {dy}, {});  // where gradients end
-  }
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i].backward(gradients[i]);
   b.flush();
   state.leave_backward();
   state.once_a_step();
@@ -345,92 +367,24 @@ Block build_head(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   StateBuilder state(c);
   state.declare();
   dummy_weight_gradient(c, vocabulary_share(m, s), m.hidden_size);
-  const bool two = m.num_mtp_layers > 0;
-  LogitsPart logits(c), next_logits(c, 1);
+  LogitsPart logits(c);
+  std::vector<LogitsPart> further;
+  const std::int64_t passes = m.num_mtp_layers > 0 ? m.mtp_passes : 0;
+  for (std::int64_t i = 1; i <= passes; ++i) further.emplace_back(c, static_cast<std::uint8_t>(i));
   b.into(&Block::forward);
   const SlotId x = b.slot("x", c.hidden_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_forward();
-  if (two) next_logits.forward(prediction(c, "mtp hidden"));
+  for (LogitsPart& part : further) part.forward(prediction(c, "mtp hidden"));
   logits.forward(x);
   b.flush();
   b.into(&Block::backward);
   state.enter_backward();
   logits.backward();
-  if (two) next_logits.backward();
+  for (LogitsPart& part : further) part.backward();
   b.flush();
   state.leave_backward();
   state.once_a_step();
   return b.take();
-}
-
-// DeepSeek-V3's extra prediction: norms of the next token's embedding and of the hidden state,
-// their projection 2h -> h, one layer, a norm for the shared head (arXiv 2412.19437, section 2.2).
-// The model's final norm comes before all this, as in Megatron-Core (transformer_block.py), and is
-// this block's; what it gives is passed on to the head.
-Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
-  BlockBuilder b("mtp");
-  LayerContext c(m, r, s, b);
-  StateBuilder state(c);
-  state.declare();
-  const DType act = c.activation_dtype();
-  const std::int64_t rows = c.local_tokens, h = c.hidden;
-  const auto local = [&](std::string_view name, std::int64_t cols) {
-    return b.slot(name, act, rows, cols);
-  };
-  using enum ParameterRole;
-  AttentionPart attention(c);
-  MlpPart mlp(c);
-  MoePart moe(c);
-  b.into(&Block::forward);
-  const SlotId x = b.slot("x", act, rows, h, Storage::wire);
-  const SlotId next = prediction(c, "embedding of the next token");
-  state.enter_forward();
-  const SlotId hidden = local("final normed", h);
-  c.norm_forward(final_norm, x, hidden, rows, h);
-  const SlotId pass = b.slot("hidden passed on", act, rows, h, Storage::wire);
-  c.rowwise(RowwiseKind::copy, rows, h, {hidden}, {pass});
-  const SlotId next_normed = local("next normed", h), x_normed = local("hidden normed", h);
-  c.norm_forward(mtp_embed_norm, next, next_normed, rows, h);
-  c.norm_forward(mtp_hidden_norm, hidden, x_normed, rows, h);
-  const SlotId both = local("embedding and hidden", 2 * h);
-  c.rowwise(RowwiseKind::copy, rows, 2 * h, {next_normed, x_normed}, {both}).role = Role::beside;
-  const SlotId projected = local("mtp projected", h);
-  c.linear(mtp_proj, both, projected, rows, h, 2 * h);
-  b.layer_module(LayerModule::attention);
-  const SlotId middle = attention.forward(projected);
-  const SlotId out = s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
-  b.layer_module(LayerModule::none);
-  b.at(out).storage = Storage::local;
-  c.norm_forward(mtp_final_norm, out, prediction(c, "mtp hidden"), rows, h);
-  b.flush();
-
-  b.into(&Block::backward);
-  const SlotId dpass = b.slot("dy", act, rows, h, Storage::wire);
-  const SlotId dnormed = prediction(c, "d mtp hidden");
-  state.enter_backward();
-  const SlotId dout = local("d mtp out", h);
-  c.norm_backward(mtp_final_norm, out, dnormed, kNoSlot, dout, rows, h);
-  const SlotId dmiddle = s.layer.moe ? moe.backward(dout) : mlp.backward(dout);
-  b.layer_module(LayerModule::attention);
-  const SlotId dprojected = attention.backward(dmiddle);
-  b.layer_module(LayerModule::none);
-  b.at(dprojected).storage = Storage::local;
-  const SlotId dboth = local("d embedding and hidden", 2 * h);
-  c.linear_dgrad(mtp_proj, dprojected, dboth, rows, h, 2 * h);
-  c.linear_wgrad(mtp_proj, dprojected, both, rows, h, 2 * h);
-  const SlotId dnext_normed = local("d next normed", h), dx_normed = local("d hidden normed", h);
-  c.rowwise(RowwiseKind::copy, rows, 2 * h, {dboth}, {dnext_normed, dx_normed}).role = Role::beside;
-  c.norm_backward(mtp_embed_norm, next, dnext_normed, kNoSlot, prediction(c, "d next"), rows, h);
-  const SlotId dhidden = local("d final normed", h);
-  c.norm_backward(mtp_hidden_norm, hidden, dx_normed, dpass, dhidden, rows, h);
-  const SlotId dx = b.slot("dx", act, rows, h, Storage::wire);
-  c.norm_backward(final_norm, x, dhidden, kNoSlot, dx, rows, h);
-  b.flush();
-  state.leave_backward();
-  state.once_a_step();
-  Block block = b.take();
-  recompute(block, r, s, {{c.weights, c.weights_backward}, {c.adapters, c.adapters_backward}});
-  return block;
 }
 
 }  // namespace qplan

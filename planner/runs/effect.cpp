@@ -23,6 +23,13 @@ OfModel mtp_layers(std::string_view value) {
   return [count](ModelSpec& m, const Found&) { m.num_mtp_layers = static_cast<int>(count); };
 }
 
+OfModel mtp_passes(std::string_view value) {
+  const std::int64_t count = parse_count("mtp_passes", value, 1, 16);
+  return [count](ModelSpec& m, const Found&) {
+    if (m.num_mtp_layers > 0) m.mtp_passes = count;
+  };
+}
+
 OfModel dense_layers(std::string_view) {
   return [](ModelSpec& m, const Found& found) {
     if (!m.moe) return;
@@ -138,6 +145,7 @@ struct Named {
 
 constexpr auto kOfModel = std::to_array<Named<OfModel>>({
     {"mtp_layers", Value::needed, mtp_layers},
+    {"mtp_passes", Value::needed, mtp_passes},
     {"dense_layers", Value::none, dense_layers},
 });
 

@@ -19,6 +19,7 @@ namespace qplan {
 //   fabric=WORD            what the network between nodes is
 //   nvlinks=4              a GPU has so many NVLinks to the others of its node
 //   mtp_layers=1           layers of the model that predict further ahead
+//   mtp_passes=2           times that the model applies the one it has, if it has one
 //   dense_layers           as many leading layers without experts as the number that follows says
 //   every_2nd_layer        recomputes whole layers, every second
 //   graphs                 CUDA graphs of the modules that the text names

@@ -147,13 +147,13 @@ std::string base_of_run(const RunRow& row) {
   return row.text("model");
 }
 
+constexpr double kRoughly = 0.1;  // params_b and active_params_b are rounded to a name ("5B")
+
 // Dense layers between those with experts have no column (Llama 4's interleave_moe_layer_step,
-// Qwen's decoder_sparse_step), and neither have shared experts; the total tells. Every step-th
-// layer has experts.
+// Qwen's decoder_sparse_step); the total tells. Every step-th layer has experts.
 void space_experts(const RunRow& row, ModelSpec& m) {
   const auto stated = row.number("params_b");
   if (!stated || !m.moe) return;
-  constexpr double kRoughly = 0.1;  // params_b is rounded to a name ("5B")
   constexpr std::size_t kWidestStep = 4;
   const auto off = [&] {
     const double counted = static_cast<double>(count_parameters(m).total()) / 1e9;
@@ -168,6 +168,21 @@ void space_experts(const RunRow& row, ModelSpec& m) {
                     "params_b: {:.3g}B",
                     *stated));
   }
+}
+
+// Neither have shared experts a column; what a token uses besides its routed experts tells. Each is
+// as wide as a routed one (DeepSeek's n_shared_experts, Llama 4's shared_expert).
+void add_shared_experts(const RunRow& row, ModelSpec& m) {
+  const auto stated = row.number("active_params_b");
+  if (!stated || !m.moe || m.moe->shared_expert_intermediate_size > 0) return;
+  const auto counted = [&] { return static_cast<double>(count_parameters(m).active()) / 1e9; };
+  const double routed = counted();
+  if (*stated < routed * (1 + kRoughly)) return;
+  std::int64_t& width = m.moe->shared_expert_intermediate_size;
+  width = m.moe->moe_intermediate_size;
+  const double experts = std::round((*stated - routed) / (counted() - routed));
+  width *= static_cast<std::int64_t>(std::min(experts, as_double(kMostLayers)));
+  if (std::abs(counted() / *stated - 1) > kRoughly) width = 0;
 }
 
 }  // namespace
@@ -194,11 +209,15 @@ void set_model(const RunRow& row, RunInputs& in) {
   if (m.num_layers == 0) set_layers(m, layers_of_total(row, m));
   set_experts(row, m);
   check_size(m);
-  known_phrases().apply_to_model("notes", row.text("notes"), row, in);
+  for (const char* column : {"framework", "notes"}) {
+    known_phrases().apply_to_model(column, row.text(column), row, in);
+  }
   m.tie_word_embeddings = row.yes("tied_embeddings").value_or(m.tie_word_embeddings);
   m.max_position_embeddings = std::max(m.max_position_embeddings,
                                        row.whole("seq_len", 1, std::int64_t{1} << 30).value_or(0));
-  if (base.empty()) space_experts(row, m);
+  if (!base.empty()) return;
+  space_experts(row, m);
+  add_shared_experts(row, m);
 }
 
 }  // namespace qplan

@@ -84,6 +84,22 @@ TEST_CASE("backward products take twice the FLOPs of forward products, in every 
   }
 }
 
+// Megatron's --mtp-use-repeated-layer (megatron/core/transformer/multi_token_prediction.py at
+// d98e8a64): each pass has a loss of its own.
+TEST_CASE("a layer of prediction that is applied twice works twice, with the same parameters") {
+  const ModelSpec once = load_model("nemotron-3-super-120b-a12b");
+  ModelSpec twice = once;
+  twice.mtp_passes = 2;
+  const auto flops = [](const ModelSpec& model, BlockKind kind) {
+    const Block block = build_block(model, plain(), shape_for(model, kind));
+    return flops_of<Gemm, GroupedGemm, Attention>(block.forward) +
+           flops_of<Gemm, GroupedGemm, Attention>(block.backward);
+  };
+  CHECK(flops(twice, BlockKind::mtp) == 2 * flops(once, BlockKind::mtp));
+  CHECK(flops(twice, BlockKind::head) == 1.5 * flops(once, BlockKind::head));
+  CHECK(count_parameters(twice).total() == count_parameters(once).total());
+}
+
 TEST_CASE("pixels need no gradient: the patch embedding's backward is its weight's alone") {
   const ModelSpec model = load_model("qwen3-vl-30b-a3b");
   BlockShape s = shape_for(model, BlockKind::patchify);

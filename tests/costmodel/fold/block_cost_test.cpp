@@ -339,6 +339,19 @@ TEST_CASE("beside compute a ring around several nodes is no faster than NVLink l
   CHECK(beside(Bytes(1024), "tp1 dp16 gbs16").second == contention.network.comm);
 }
 
+TEST_CASE("gathers in pieces are copy engines' and leave products their multiprocessors") {
+  Priced p;
+  Op op = comm_op();
+  op.work = Collective{CollectiveKind::all_gather, Axis::tp, Bytes(1e8)};
+  p.grid = RankGrid(parse_plan("tp8 gbs8"), 8);
+  const auto compute = [&] { return slowdown_of(op, Seconds(1e-3), p.context).compute; };
+  CHECK(compute() == p.hardware.contention.nvlink.compute);
+  op.pieces = 4;
+  CHECK(compute() == 1);
+  std::get<Collective>(op.work).kind = CollectiveKind::reduce_scatter;
+  CHECK(compute() == p.hardware.contention.nvlink.compute);
+}
+
 TEST_CASE("a priced layer takes at least the sum of its compute, and free work shortens it") {
   const Priced p;
   for (const Part part : {Part::forward, Part::backward}) {

@@ -58,3 +58,18 @@ TEST_CASE("a scan's price is marked where its kernels were not measured") {
         0.5 * microseconds_of(of(r, Pass::forward), "h200-sxm"));
   CHECK(scan_price({}, machine("h200-sxm")).time == Seconds());
 }
+
+// Six shapes of fla's chunked kernels, which nobody timed there by mamba_ssm, on an H100 and a
+// B200: 1.56 to 1.90 forward, 1.31 to 1.78 backward, medians 1.66 and 1.52 (pytorch/helion
+// fea89d20, examples/fla/BENCHMARKS.md).
+TEST_CASE("a scan gains as much from an H100 to a B200 as fla's kernels do") {
+  for (const std::int64_t heads : {64, 128}) {
+    const Row r{1, 8192, heads, 8, 128, 0, 0};
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const double measured = pass == Pass::forward ? 1.66 : 1.52;
+      const double gain =
+          microseconds_of(of(r, pass), "h100-sxm") / microseconds_of(of(r, pass), "b200");
+      CHECK(error_of(gain, measured) < 0.06);
+    }
+  }
+}

@@ -302,6 +302,20 @@ TEST_CASE("the total of parameters gives what no column does") {
       "no base_model, and the architecture columns do not add up to params_b: 0.2B");
 }
 
+TEST_CASE("what a token uses besides its routed experts are shared ones") {
+  // Two of the eight experts of 3 x 1024 x 4096 a layer: 0.3 billion with attention and words. One
+  // shared expert more is 0.4 billion; a total that is rounded to 0.32 tells of none.
+  const auto shared = [](const char* active) {
+    return read({{"experts", "8"}, {"topk", "2"}, {"moe_ffn", "4096"}, {"active_params_b", active}})
+        .inputs->model.moe->shared_expert_intermediate_size;
+  };
+  CHECK(shared("") == 0);
+  CHECK(shared("0.32") == 0);
+  CHECK(shared("0.4") == 4096);
+  CHECK(shared("0.5") == 2 * 4096);
+  CHECK(shared("0.35") == 0);  // half an expert
+}
+
 TEST_CASE("what was measured is a time, else a rate") {
   CHECK(read({{"step_time_s", "0.5"}, {"tokens_per_s_per_gpu", "1"}}).step_time == Seconds(0.5));
   // 64 x 2048 tokens at 8 x 32768 a second.

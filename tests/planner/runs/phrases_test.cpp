@@ -116,6 +116,7 @@ TEST_CASE("effects do what they say") {
   CHECK(applied("", "documents=512").plan.document_len == 512);
   CHECK(applied("", "documents=4096").plan.document_len == 2048);  // a sequence
   CHECK(applied("", "mtp_layers=2").model.num_mtp_layers == 2);
+  CHECK(applied("", "mtp_passes=2").model.mtp_passes == 1);  // of a model that predicts one token
   CHECK(applied("", "every_2nd_layer").plan.recompute == parse_recompute("full:4"));
   CHECK(applied("", "fill_from_front").fills_from_front);
   CHECK(applied("", "memory_of=first_stage").memory_of == MemoryOf::first_stage);
