@@ -106,6 +106,7 @@ TEST_CASE("FSDP2 narrows its shards and puts them side by side ahead of every ga
     s.zero = 3;
     s.dense_shard = 8;
     s.main_params_dtype = main_params;
+    s.next = rank_parameters(model, s);
     double bytes = 0;
     for (const Op& op : build_block(model, recipe_of(recipe), s).forward) {
       const auto* r = std::get_if<Rowwise>(&op.work);
@@ -113,8 +114,8 @@ TEST_CASE("FSDP2 narrows its shards and puts them side by side ahead of every ga
     }
     return bytes;
   };
-  const BlockShape next = shape_of(model, BlockKind::decoder);
-  const double shard = static_cast<double>(rank_parameters(model, next).total()) / 8;
+  const BlockShape layer = shape_of(model, BlockKind::decoder);
+  const double shard = static_cast<double>(rank_parameters(model, layer).total()) / 8;
   CHECK(copied(RecipeKind::fsdp2, DType::fp32) == doctest::Approx((6 + 4) * shard));
   CHECK(copied(RecipeKind::fsdp2_compile, DType::fp32) == doctest::Approx((6 + 4) * shard));
   CHECK(copied(RecipeKind::fsdp2, DType::bf16) == doctest::Approx(4 * shard));
@@ -271,7 +272,7 @@ TEST_CASE(
       return count_rowwise(model, recipe, s,
                            [&](const Rowwise& r) { return r.kind == kind && r.rows == rows; });
     };
-    return std::pair{of(RowwiseKind::copy), of(RowwiseKind::scale)};
+    return std::pair{of(RowwiseKind::copy), of(RowwiseKind::masked_fill)};
   };
   using Passes = std::pair<std::int64_t, std::int64_t>;
   // Forward both products' results, in place what the first reads; backward the gradients of all.
