@@ -23,7 +23,8 @@ struct WorkPoint {
 WorkPoint point_of(const Work& work, int ranks);
 
 // A price without it times this is the work's time in a step: the geometric mean of the ratios of
-// its kind, weighed by how near their sizes are. 1 where its kind was not measured, or nowhere near.
+// its kind, weighed by how near their sizes are. 1 where its kind was not measured, or nowhere
+// near.
 double step_ratio(const WorkPoint& point, const StepRatios& ratios);
 
 }  // namespace qplan
