@@ -194,11 +194,10 @@ void beside_compute(PricedPart& priced, const CostContext& context) {
 
 // The ring of gathers under products is copies between GPUs, by copy engines, which hold no
 // multiprocessor: Transformer Engine's ring_exchange (pytorch/module/base.py, initialize_ub:
-// use_ce=True) and torch's _pipelined_multi_all_gather_and_consume. Our executor's is NCCL's.
-bool by_copy_engines(const Op& op, const Recipe& recipe) {
+// use_ce=True) and torch's _pipelined_multi_all_gather_and_consume.
+bool by_copy_engines(const Op& op) {
   const auto* c = std::get_if<Collective>(&op.work);
-  return c != nullptr && c->kind == CollectiveKind::all_gather && op.pieces > 1 &&
-         recipe.kind != RecipeKind::qplan;
+  return c != nullptr && c->kind == CollectiveKind::all_gather && op.pieces > 1;
 }
 
 }  // namespace
@@ -207,14 +206,14 @@ Slowdown slowdown_of(const Op& op, Seconds alone, const CostContext& context) {
   const Contention& contention = context.hardware->contention;
   const auto axis = axis_of(op.work);
   const bool leaves_node = axis && context.grid->shape(*axis).nodes > 1;
-  if (!leaves_node && by_copy_engines(op, *context.recipe)) return {};
   const auto* c = std::get_if<Collective>(&op.work);
   if (c != nullptr && c->expert_parallel_library) {
     return leaves_node ? contention.expert_library_network : contention.expert_library;
   }
   if (!leaves_node) {
     const std::optional<BesideNvlink>& own = context.recipe->beside_nvlink;
-    return own ? Slowdown{own->compute, own->comm} : contention.nvlink;
+    if (own) return {own->compute, own->comm};
+    return by_copy_engines(op) ? Slowdown{} : contention.nvlink;
   }
   Slowdown slowdown = contention.network;
   if (c == nullptr || alone <= Seconds(0)) return slowdown;
