@@ -82,30 +82,17 @@ Settings with_names_of_today(const Settings& toml) {
   return named;
 }
 
-// torchtitan's "model.name" and "model.flavor" (models/*/__init__.py of 0.2.1; llama2 of 2024), and
-// the built-in model of the same shapes.
-struct TitanFlavor {
+// "model.name" and "model.flavor" of older releases alone (models/*/__init__.py of 0.2.1; llama2 of
+// 2024), and the built-in model of the same shapes.
+struct OlderFlavor {
   std::string_view name, flavor, model;
 };
-constexpr auto kFlavors = std::to_array<TitanFlavor>({
+constexpr auto kOlderFlavors = std::to_array<OlderFlavor>({
     {"llama2", "7B", "llama2-7b"},
     {"llama2", "13B", "llama2-13b"},
     {"llama2", "70B", "llama2-70b"},
-    {"llama3", "8B", "llama3-8b"},
     {"llama3", "8B_flex", "llama3-8b"},
     {"llama3", "8B_varlen", "llama3-8b"},
-    {"llama3", "70B", "llama3-70b"},
-    {"llama3", "405B", "llama3-405b"},
-    {"qwen3", "0.6B", "qwen3-0.6b"},
-    {"qwen3", "1.7B", "qwen3-1.7b"},
-    {"qwen3", "4B", "qwen3-4b"},
-    {"qwen3", "8B", "qwen3-8b"},
-    {"qwen3", "14B", "qwen3-14b"},
-    {"qwen3", "32B", "qwen3-32b"},
-    {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
-    {"qwen3", "235B-A22B", "qwen3-235b-a22b"},
-    {"deepseek_v3", "236B", "deepseek-v2"},
-    {"deepseek_v3", "671B", "deepseek-v3"},
 });
 
 class TitanToml : JobMaker {
@@ -326,11 +313,14 @@ std::string model_of_titan_toml(const Settings& toml) {
     if (family.ends_with(end)) family.resize(family.size() - end.size());
   }
   const std::string flavor = said == nullptr ? "debugmodel" : text_of(said->value);
+  if (const TorchtitanModel* const known = torchtitan_model_of(family, flavor)) {
+    return std::string(known->model);
+  }
   const auto* const found = std::find_if(
-      kFlavors.begin(), kFlavors.end(),
-      [&](const TitanFlavor& known) { return known.name == family && known.flavor == flavor; });
-  return found == kFlavors.end() ? fmt::format("{} of flavor {}", family, flavor)
-                                 : std::string(found->model);
+      kOlderFlavors.begin(), kOlderFlavors.end(),
+      [&](const OlderFlavor& known) { return known.name == family && known.flavor == flavor; });
+  return found == kOlderFlavors.end() ? fmt::format("{} of flavor {}", family, flavor)
+                                      : std::string(found->model);
 }
 
 std::optional<std::int64_t> ranks_of_titan_toml(const Settings& toml) {

@@ -72,6 +72,7 @@ struct TorchtitanModel {
   bool leaves_mtp_out = false;
 };
 const TorchtitanModel* torchtitan_model(std::string_view model);
+const TorchtitanModel* torchtitan_model_of(std::string_view module, std::string_view flavor);
 
 // Its classes of the loss, in parts of a micro-batch's tokens or over all.
 inline constexpr std::string_view kLossInChunks = "ChunkedLossWrapper";

@@ -354,6 +354,13 @@ const TorchtitanModel* torchtitan_model(std::string_view model) {
   return found == kModels.end() ? nullptr : found;
 }
 
+const TorchtitanModel* torchtitan_model_of(std::string_view module, std::string_view flavor) {
+  const auto* const found = std::find_if(
+      kModels.begin(), kModels.end(),
+      [&](const TorchtitanModel& m) { return m.module == module && m.flavor == flavor; });
+  return found == kModels.end() ? nullptr : found;
+}
+
 std::int64_t torchtitan_loss_chunks(const ModelSpec& model, const ParallelPlan& plan) {
   const std::int64_t tokens = plan.micro_batch_size * plan.seq_len / plan.cp;
   const Recipe& recipe = recipe_of(RecipeKind::fsdp2_compile);

@@ -69,6 +69,7 @@ TEST_SUITE("torchtitan's TOML") {
     CHECK(model("llama3", "8B") == "llama3-8b");
     CHECK(model("simple_fsdp.llama3", "70B") == "llama3-70b");
     CHECK(model("qwen3", "30B-A3B") == "qwen3-30b-a3b");
+    CHECK(model("gpt_oss", "20b") == "gpt-oss-20b");
     CHECK(model("llama3", "debugmodel") == "llama3 of flavor debugmodel");
   }
 
