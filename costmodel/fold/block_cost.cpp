@@ -194,7 +194,10 @@ void beside_compute(PricedPart& priced, const CostContext& context) {
 
 // The ring of gathers under products is copies between GPUs, by copy engines, which hold no
 // multiprocessor: Transformer Engine's ring_exchange (pytorch/module/base.py, initialize_ub:
-// use_ce=True) and torch's _pipelined_multi_all_gather_and_consume.
+// use_ce=True) and torch's _pipelined_multi_all_gather_and_consume. Products of two H200 that send
+// to each other without a pause take 1.036 to 1.049 times as long, the copies as long as alone
+// (scripts/copy_engines.py, docs/evidence/executor.md).
+constexpr Slowdown kBesideCopies{.compute = 1.04, .comm = 1};
 bool by_copy_engines(const Op& op) {
   const auto* c = std::get_if<Collective>(&op.work);
   return c != nullptr && c->kind == CollectiveKind::all_gather && op.pieces > 1;
@@ -213,7 +216,7 @@ Slowdown slowdown_of(const Op& op, Seconds alone, const CostContext& context) {
   if (!leaves_node) {
     const std::optional<BesideNvlink>& own = context.recipe->beside_nvlink;
     if (own) return {own->compute, own->comm};
-    return by_copy_engines(op) ? Slowdown{} : contention.nvlink;
+    return by_copy_engines(op) ? kBesideCopies : contention.nvlink;
   }
   Slowdown slowdown = contention.network;
   if (c == nullptr || alone <= Seconds(0)) return slowdown;
