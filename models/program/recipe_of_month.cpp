@@ -33,11 +33,18 @@ Recipe recipe_of_month(RecipeKind kind, int month) {
   // The first whole months with what they name.
   constexpr int kEarlyStop = 202310, kFlash2 = 202401, kCompiledLoss = 202504,
                 kChunkedLoss = 202605, kFlex = 202607;
+  // PyTorch 2.11 (March 2026) is the first whose wheels have the cuDNN that its attention wants to
+  // be preferred, above 9.15 (check_prefer_cudnn_attention, aten/src/ATen/native/transformers/cuda/
+  // sdp_utils.cpp; huggingface/transformers pull request 48163).
+  constexpr int kCudnnAttention = 202604;
   constexpr int kTransformers5 = 202602;
   constexpr int kMegatronFusedLoss = 202407, kTeLossInFp32 = 202609, kCurrentScaling = 202509;
   Recipe recipe = recipe_of(kind);
   if (month == 0) return recipe;
   if (kHuggingFace.has(kind) && month < kTransformers5) before_transformers_5(recipe);
+  if (kHuggingFace.has(kind) && month < kCudnnAttention) {
+    recipe.kernels.attention = AttentionKernel::flash2;
+  }
   if (kind == RecipeKind::fsdp1) recipe.keeps.recomputes_dead_ops = month < kEarlyStop;
   if (kind == RecipeKind::fsdp1 && month < kFlash2) {
     recipe.kernels.attention = AttentionKernel::flash1;

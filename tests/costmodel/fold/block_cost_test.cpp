@@ -255,11 +255,27 @@ TEST_CASE("Transformer Engine takes FlashAttention where cuDNN's attention canno
   };
   CHECK(takes("tp1", "a100-80gb-sxm", RecipeKind::megatron));
   CHECK_FALSE(takes("tp1 attention_backend=fused", "a100-80gb-sxm", RecipeKind::megatron));
-  CHECK_FALSE(takes("tp1", "a100-80gb-sxm", RecipeKind::fsdp2));
   CHECK_FALSE(takes("tp1 deterministic dropout", "h100-sxm", RecipeKind::megatron));
   CHECK(takes("tp1 deterministic dropout", "gb200", RecipeKind::megatron));
   CHECK_FALSE(takes("tp1 deterministic", "gb200", RecipeKind::megatron));
   CHECK_FALSE(takes("tp1 dropout", "gb200", RecipeKind::megatron));
+}
+
+TEST_CASE("torch takes cuDNN's attention on compute capability 9.0 and 10.0 alone") {
+  const auto takes = [](const char* line, const char* gpu, RecipeKind kind) {
+    return plan_on(machine(gpu), parse_plan(line), recipe_of(kind)).attention_backend;
+  };
+  for (const RecipeKind kind : {RecipeKind::fsdp2, RecipeKind::ddp, RecipeKind::deepspeed}) {
+    CAPTURE(to_word(kind));
+    CHECK(takes("tp1", "a100-80gb-sxm", kind) == AttentionBackend::flash);
+    CHECK(takes("tp1", "h200-sxm", kind) == AttentionBackend::automatic);
+    CHECK(takes("tp1", "b200", kind) == AttentionBackend::automatic);
+    CHECK(takes("tp1", "b300", kind) == AttentionBackend::flash);
+    CHECK(takes("tp1 attention_backend=fused", "b300", kind) == AttentionBackend::fused);
+  }
+  // Megatron's choice is Transformer Engine's, torchtitan's a kernel of its own.
+  CHECK(takes("tp1", "b300", RecipeKind::megatron) == AttentionBackend::automatic);
+  CHECK(takes("tp1", "b300", RecipeKind::fsdp2_compile) == AttentionBackend::automatic);
 }
 
 TEST_CASE("what FlashAttention returns is turned and stays twice, of several sequences") {

@@ -38,6 +38,17 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("torch prefers cuDNN's attention from 2.11 on") {
+  using enum RecipeKind;
+  for (const RecipeKind kind : {ddp, deepspeed, fsdp2}) {
+    CAPTURE(to_word(kind));
+    CHECK(recipe_of_month(kind, 202603).kernels.attention == AttentionKernel::flash2);
+    for (const int late : {0, 202604}) {
+      CHECK(recipe_of_month(kind, late).kernels.attention == AttentionKernel::fused);
+    }
+  }
+}
+
 TEST_CASE("published runs of Megatron-Core have the loss and the month of their framework") {
   const auto run = [](const char* framework, const char* page = "", const char* flags = "") {
     return *read({{"framework", framework},
