@@ -99,8 +99,8 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
     return lacks("norms with weights of heads whose neighbouring numbers turn",
                  "use --backend cpu");
   }
-  if (m.vocab_size > kKernelScratch / kTableRowScratch) {
-    return lacks("vocabularies of more than 8,388,608 words", "use --backend cpu");
+  if (p.micro_batch_size * p.seq_len / p.cp > (kKernelScratch - kSortScratch) / kTokenScratch) {
+    return lacks("micro-batches of more than 2,708,821 tokens a rank", "use a smaller one");
   }
   if (m.moe) {
     const MoeSpec& moe = *m.moe;

@@ -2,6 +2,7 @@
 
 #include "kernels/device.cuh"
 #include "kernels/kernels.h"
+#include "kernels/sort.h"
 
 namespace qplan::kernels {
 namespace {
@@ -28,110 +29,83 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Which of n tokens have a row of the table: the first of them, and how many others there are.
-struct RowTokens {
-  unsigned first;
-  int others;
-};
-static_assert(sizeof(RowTokens) == kTableRowScratch);
-
+// Of each token its row of the table, where another rank has it the one behind the last.
 template <class Id>
 __global__ void __launch_bounds__(kThreads)
-    find_rows_kernel(RowTokens* found, std::int64_t first_row, std::int64_t table_rows,
-                     const Id* ids, std::int64_t n) {
+    find_rows_kernel(std::uint32_t* rows, std::uint32_t* tokens, std::int64_t first_row,
+                     std::int64_t table_rows, const Id* ids, std::int64_t n) {
   const std::int64_t token = thread_index();
   if (token >= n) return;
   const std::int64_t row = ids[token] - first_row;
-  if (row < 0 || row >= table_rows) return;
-  atomicMin(&found[row].first, static_cast<unsigned>(token));
-  atomicAdd(&found[row].others, 1);
+  const bool here = row >= 0 && row < table_rows;
+  rows[token] = static_cast<std::uint32_t>(here ? row : table_rows);
+  tokens[token] = static_cast<std::uint32_t>(token);
 }
 
 constexpr int kAdders = 128;               // threads of a block that adds rows up
 constexpr int kAdded = kAdders * kVector;  // columns of it
-constexpr int kLooks = 4;                  // tokens that each of its threads looks at, at once
-constexpr int kLooked = kLooks * kAdders;  // ... and all
-constexpr int kMasks = kLooked / kWarp;
+constexpr int kAtOnce = 8;                 // tokens that it reads at a time
 
-// Those of tokens [begin, begin + kLooked) that have the row, in rising order: into `list`, which
-// all threads may read then. Returns how many.
-template <class Id>
-__device__ int list_tokens(int* list, unsigned* masks, const Id* ids, std::int64_t id,
-                           std::int64_t begin, std::int64_t n) {
-  __syncthreads();  // the list before has been read
-  unsigned mine[kLooks];
-#pragma unroll
-  for (int i = 0; i < kLooks; ++i) {
-    const std::int64_t token = begin + i * kAdders + threadIdx.x;
-    mine[i] = __ballot_sync(0xffffffffU, token < n && ids[token] == id);
-    if (threadIdx.x % kWarp == 0) masks[(i * kAdders + threadIdx.x) / kWarp] = mine[i];
-  }
-  __syncthreads();
-  int place[kLooks] = {}, count = 0;
-  for (int m = 0; m < kMasks; ++m) {
-#pragma unroll
-    for (int i = 0; i < kLooks; ++i) {
-      if (m == (i * kAdders + static_cast<int>(threadIdx.x)) / kWarp) place[i] = count;
-    }
-    count += __popc(masks[m]);
-  }
-  const unsigned lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int i = 0; i < kLooks; ++i) {
-    if ((mine[i] >> lane & 1) == 0) continue;
-    list[place[i] + __popc(mine[i] & ((1U << lane) - 1))] =
-        static_cast<int>(begin) + i * kAdders + static_cast<int>(threadIdx.x);
-  }
-  __syncthreads();
-  return count;
-}
-
-// A block a token and kAdded columns. It works only if the token is the first that has its row, and
-// then adds up all that do, in their order.
-template <class Id>
+// Tokens by row, and those of a row in their order. A block a place in that and kAdded columns: it
+// works only if the place is the first of its row's, and then adds up all of them.
 __global__ void __launch_bounds__(kAdders)
-    add_rows_kernel(float* dtable, const bf16* dy, const RowTokens* found, std::int64_t first_row,
-                    std::int64_t table_rows, const Id* ids, std::int64_t n, std::int64_t cols) {
-  const std::int64_t token = blockIdx.x, id = ids[token], row = id - first_row;
-  if (row < 0 || row >= table_rows) return;
-  const RowTokens all = found[row];
-  if (all.first != static_cast<unsigned>(token)) return;
+    add_rows_kernel(float* dtable, const bf16* dy, const std::uint32_t* rows,
+                    const std::uint32_t* tokens, std::int64_t table_rows, std::int64_t n,
+                    std::int64_t cols) {
+  const std::int64_t first = blockIdx.x, row = rows[first];
+  if (row == table_rows || (first > 0 && rows[first - 1] == row)) return;
   const std::int64_t c = std::int64_t{blockIdx.y} * kAdded + threadIdx.x * kVector;
-  const bool inside = c < cols;
+  if (c >= cols) return;
   Vector sum{};
-  if (inside) sum = load(dy + token * cols + c);
-  __shared__ int list[kLooked];
-  __shared__ unsigned masks[kMasks];
-  std::int64_t begin = token + 1;
-  for (int left = all.others; left > 0; begin += kLooked) {
-    const int count = list_tokens(list, masks, ids, id, begin, n);
-    left -= count;
-    if (!inside) continue;
-#pragma unroll 4
-    for (int i = 0; i < count; ++i) {
-      const Vector v = load(dy + list[i] * cols + c);
+  bool more = true;
+  for (std::int64_t begin = first; more; begin += kAtOnce) {
+    std::int64_t from[kAtOnce];
+    uint4 bits[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      more = begin + i < n && rows[begin + i] == row;
+      from[i] = more ? std::int64_t{tokens[begin + i]} : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (from[i] >= 0) bits[i] = load_bits(dy + from[i] * cols + c);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (from[i] < 0) continue;
+      const Vector v = numbers_of(bits[i]);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) sum.x[j] += v.x[j];
     }
   }
-  if (!inside) return;
   auto* to = reinterpret_cast<float4*>(dtable + row * cols + c);
   const float4 low = to[0], high = to[1];
   to[0] = {low.x + sum.x[0], low.y + sum.x[1], low.z + sum.x[2], low.w + sum.x[3]};
   to[1] = {high.x + sum.x[4], high.y + sum.x[5], high.z + sum.x[6], high.w + sum.x[7]};
 }
 
+int bits_of(std::int64_t largest) {
+  int bits = 0;
+  while (largest >> bits > 0) ++bits;
+  return bits;
+}
+
 template <class Id>
-void add_rows(float* dtable, const bf16* dy, std::int64_t first_row, std::int64_t table_rows,
-              const Id* ids, std::int64_t n, std::int64_t cols, void* scratch,
-              cudaStream_t stream) {
-  auto* const found = static_cast<RowTokens*>(scratch);
-  // No token is the first, and others begin at -1: the first is none of them.
-  cudaMemsetAsync(found, 0xff, static_cast<std::size_t>(table_rows) * sizeof(RowTokens), stream);
-  find_rows_kernel<<<blocks_for(n), kThreads, 0, stream>>>(found, first_row, table_rows, ids, n);
+cudaError_t add_rows(float* dtable, const bf16* dy, std::int64_t first_row, std::int64_t table_rows,
+                     const Id* ids, std::int64_t n, std::int64_t cols, void* scratch,
+                     cudaStream_t stream) {
+  auto* const arrays = static_cast<std::uint32_t*>(scratch);
+  const SortArrays found{arrays, arrays + n}, sorted{arrays + 2 * n, arrays + 3 * n};
+  find_rows_kernel<<<blocks_for(n), kThreads, 0, stream>>>(found.keys, found.values, first_row,
+                                                           table_rows, ids, n);
+  const auto rest = static_cast<std::size_t>(
+      (kTokenScratch - 4 * static_cast<std::int64_t>(sizeof(std::uint32_t))) * n + kSortScratch);
+  const cudaError_t error =
+      sort_by_key(sorted, found, n, bits_of(table_rows), arrays + 4 * n, rest, stream);
   const dim3 blocks(static_cast<unsigned>(n), static_cast<unsigned>(ceil_div(cols, kAdded)));
-  add_rows_kernel<<<blocks, kAdders, 0, stream>>>(dtable, dy, found, first_row, table_rows, ids, n,
-                                                  cols);
+  add_rows_kernel<<<blocks, kAdders, 0, stream>>>(dtable, dy, sorted.keys, sorted.values,
+                                                  table_rows, n, cols);
+  return error;
 }
 
 }  // namespace
@@ -143,16 +117,16 @@ void embed(bf16* y, std::int64_t* kept, const bf16* table, std::int64_t first_ro
                                                                   table_rows, ids, positions, cols);
 }
 
-void embed_backward(float* dtable, const bf16* dy, std::int64_t first_row, std::int64_t table_rows,
-                    const std::int64_t* ids, std::int64_t n, std::int64_t cols, void* scratch,
-                    cudaStream_t stream) {
-  add_rows(dtable, dy, first_row, table_rows, ids, n, cols, scratch, stream);
+cudaError_t embed_backward(float* dtable, const bf16* dy, std::int64_t first_row,
+                           std::int64_t table_rows, const std::int64_t* ids, std::int64_t n,
+                           std::int64_t cols, void* scratch, cudaStream_t stream) {
+  return add_rows(dtable, dy, first_row, table_rows, ids, n, cols, scratch, stream);
 }
 
-void positions_backward(float* dtable, const bf16* dy, const std::int32_t* position,
-                        std::int64_t table_rows, std::int64_t n, std::int64_t cols, void* scratch,
-                        cudaStream_t stream) {
-  add_rows(dtable, dy, 0, table_rows, position, n, cols, scratch, stream);
+cudaError_t positions_backward(float* dtable, const bf16* dy, const std::int32_t* position,
+                               std::int64_t table_rows, std::int64_t n, std::int64_t cols,
+                               void* scratch, cudaStream_t stream) {
+  return add_rows(dtable, dy, 0, table_rows, position, n, cols, scratch, stream);
 }
 
 }  // namespace qplan::kernels

@@ -262,16 +262,18 @@ struct LearnedPositions {
 void embed(bf16* y, std::int64_t* kept, const bf16* table, std::int64_t first_row,
            std::int64_t table_rows, const std::int32_t* ids, const LearnedPositions& positions,
            std::int64_t n, std::int64_t cols, cudaStream_t stream);
-// dtable[ids[i] - first_row, :] += dy[i, :]. Each row is added by the block of its first token, in
-// the order of tokens. scratch: kTableRowScratch bytes a row of the table.
-inline constexpr std::int64_t kTableRowScratch = 8;
-void embed_backward(float* dtable, const bf16* dy, std::int64_t first_row, std::int64_t table_rows,
-                    const std::int64_t* ids, std::int64_t n, std::int64_t cols, void* scratch,
-                    cudaStream_t stream);
+// dtable[ids[i] - first_row, :] += dy[i, :], a row's in the order of tokens. scratch: kTokenScratch
+// bytes a token and kSortScratch.
+inline constexpr std::int64_t kTokenScratch = 24, kSortScratch = 2 << 20;
+[[nodiscard]] cudaError_t embed_backward(float* dtable, const bf16* dy, std::int64_t first_row,
+                                         std::int64_t table_rows, const std::int64_t* ids,
+                                         std::int64_t n, std::int64_t cols, void* scratch,
+                                         cudaStream_t stream);
 // dtable[position[i], :] += dy[i, :].
-void positions_backward(float* dtable, const bf16* dy, const std::int32_t* position,
-                        std::int64_t table_rows, std::int64_t n, std::int64_t cols, void* scratch,
-                        cudaStream_t stream);
+[[nodiscard]] cudaError_t positions_backward(float* dtable, const bf16* dy,
+                                             const std::int32_t* position, std::int64_t table_rows,
+                                             std::int64_t n, std::int64_t cols, void* scratch,
+                                             cudaStream_t stream);
 
 // ---- loss ----
 

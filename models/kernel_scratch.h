@@ -7,7 +7,7 @@ namespace qplan {
 
 // Bytes that a kernel may fill between its two launches; one array, of the stream that computes.
 inline constexpr std::int64_t kKernelScratch = 64 << 20;
-// ... of it for each row of a table whose gradient tokens add up.
-inline constexpr std::int64_t kTableRowScratch = 8;
+// ... of it for each token of a micro-batch that a table's gradient adds up, and for their sort.
+inline constexpr std::int64_t kTokenScratch = 24, kSortScratch = 2 << 20;
 
 }  // namespace qplan

@@ -183,13 +183,12 @@ void embed(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream)
   }
   const Tensor dy = rank.tensor(c, c.reads[0]), kept = rank.tensor(c, c.reads[1]);
   const Tensor dtable = parameter_in(rank.tensor(c, c.writes[0]), p);
-  kernels::embed_backward(float_of(dtable), bf16_of(dy), first, p.rows, int64_of(kept), dy.rows,
-                          dy.cols, rank.scratch(), stream);
+  check(kernels::embed_backward(float_of(dtable), bf16_of(dy), first, p.rows, int64_of(kept),
+                                dy.rows, dy.cols, rank.scratch(), stream));
   if (positions == nullptr) return;
   const Tensor dpositions = parameter_in(rank.tensor(c, c.writes[0]), *positions);
-  QPLAN_CHECK(dpositions.rows * kTableRowScratch <= kKernelScratch, "positions fit the scratch");
-  kernels::positions_backward(float_of(dpositions), bf16_of(dy), rank.positions_on_device(),
-                              dpositions.rows, dy.rows, dy.cols, rank.scratch(), stream);
+  check(kernels::positions_backward(float_of(dpositions), bf16_of(dy), rank.positions_on_device(),
+                                    dpositions.rows, dy.rows, dy.cols, rank.scratch(), stream));
 }
 
 void fill_with_zeros(const Tensor& tensor, cudaStream_t stream) {

@@ -266,8 +266,8 @@ std::function<void()> MeasuringDevice::looked_up(const Rowwise& w) {
     };
   }
   return [=, this] {
-    kernels::embed_backward(floats(kWords * w.cols), numbers(w.rows * w.cols), 0, kWords, kept,
-                            w.rows, w.cols, scratch.get(), stream.get());
+    check(kernels::embed_backward(floats(kWords * w.cols), numbers(w.rows * w.cols), 0, kWords,
+                                  kept, w.rows, w.cols, scratch.get(), stream.get()));
   };
 }
 

@@ -26,7 +26,7 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
   set_arena(arena_memory_.get());
   std::int64_t scratch = kKernelScratch;
   static_assert(kernels::kScratchBytes <= kKernelScratch, "kernels have the scratch they need");
-  static_assert(kernels::kTableRowScratch == kTableRowScratch);
+  static_assert(kernels::kTokenScratch == kTokenScratch && kernels::kSortScratch == kSortScratch);
   for (const Command& c : own.commands) {
     if (c.kind != CommandKind::op) continue;
     if (const auto* work = std::get_if<Attention>(&c.op->work)) {

@@ -82,15 +82,12 @@ TEST_CASE("ranks go through one queue where compute waits for messages of layers
   }
 }
 
-TEST_CASE("a vocabulary whose gradient the scratch memory cannot count is refused") {
-  ModelSpec model = load_model("qwen3-0.6b");
-  const ParallelPlan plan = parse_plan("gbs8 seq2048");
-  model.vocab_size = 8 << 20;
-  CHECK_FALSE(unexecuted_on_gpu(model, plan));
-  ++model.vocab_size;
-  CHECK(unexecuted_on_gpu(model, plan) ==
-        "the cuda backend does not execute vocabularies of more than 8,388,608 words yet; use "
-        "--backend cpu");
+TEST_CASE("a micro-batch whose tokens the scratch memory cannot sort is refused") {
+  const ModelSpec model = load_model("qwen3-0.6b");
+  CHECK_FALSE(unexecuted_on_gpu(model, parse_plan("mbs1322 gbs1322 seq2048")));
+  CHECK(unexecuted_on_gpu(model, parse_plan("mbs1323 gbs1323 seq2048")) ==
+        "the cuda backend does not execute micro-batches of more than 2,708,821 tokens a rank yet; "
+        "use a smaller one");
 }
 
 TEST_CASE("what GPUs do not execute is said with what instead") {

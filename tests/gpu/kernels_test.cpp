@@ -173,8 +173,8 @@ TEST_CASE("a rank looks up its rows of the table, and adds their gradients") {
   const FloatArray scratch(kernels::kScratchBytes / 4);
   kernels::embed(dev_y.get(), kept.get(), dev_table.get(), first, rows, dev_ids.get(), {}, n, cols,
                  kStream);
-  kernels::embed_backward(dev_dtable.get(), dev_dy.get(), first, rows, kept.get(), n, cols,
-                          scratch.get(), kStream);
+  check(kernels::embed_backward(dev_dtable.get(), dev_dy.get(), first, rows, kept.get(), n, cols,
+                                scratch.get(), kStream));
   CHECK(dev_y.read() == y);
   CHECK(distance(dev_dtable.read(), dtable) < kFloatRounding);
 }
@@ -201,8 +201,8 @@ TEST_CASE("learned positions are added to the rows of tokens, and get their grad
   kernels::embed(dev_y.get(), kept.get(), dev_table.get(), 0, rows, dev_ids.get(),
                  {dev_learned.get(), dev_position.get()}, n, cols, kStream);
   const FloatArray scratch(kernels::kScratchBytes / 4);
-  kernels::positions_backward(dev_dlearned.get(), dev_dy.get(), dev_position.get(), places, n, cols,
-                              scratch.get(), kStream);
+  check(kernels::positions_backward(dev_dlearned.get(), dev_dy.get(), dev_position.get(), places, n,
+                                    cols, scratch.get(), kStream));
   check(cudaGetLastError());
   CHECK(distance(dev_y.read(), y) < kBf16Rounding);
   CHECK(distance(dev_dlearned.read(), dlearned) < kFloatRounding);
