@@ -21,7 +21,7 @@ static_assert(kTileM * kTileN / kConsumers == kAccumulators, "a warpgroup has 64
 constexpr int kBox = 64;
 constexpr int kBoxBytes = kBox * kTileK * 2;
 constexpr int kBytesA = kTileM * kTileK * 2, kBytesB = kTileN * kTileK * 2;
-constexpr int kMostGroups = 1024;
+constexpr int kMostGroups = kMostRowGroups;
 
 enum class Product { forward, input_gradient, weight_gradient };
 
@@ -38,8 +38,9 @@ struct Shared {
   alignas(8) std::uint64_t full[kStages], empty[kStages];
   std::uint64_t drawn[2], read[2];  // barriers of the two tiles below
   int tile[2];
-  int first_row[kMostGroups + 1];   // of each group, and the number of all
-  int first_tile[kMostGroups + 1];  // likewise
+  // By group, and within it by share of the rows.
+  int first_row[kMostGroups], rows[kMostGroups];
+  int first_tile[kMostGroups + 1];  // ... and the number of all; of weight gradients by group
   int order[kMostGroups];           // of weight gradients: groups, those with most rows first
 };
 
@@ -58,53 +59,84 @@ struct Shared {
 
 // ---- which tiles there are ----
 
-// By one warp. Weight gradients have as many tiles in each group that has rows.
+[[maybe_unused]] __device__ constexpr int tiles_of(int size, int tile) {
+  return (size + tile - 1) / tile;
+}
+
+// Of all shares.
+[[maybe_unused]] __device__ inline int rows_of(const Shared& shared, const RowGroups& g,
+                                               int group) {
+  int rows = 0;
+  for (int share = 0; share < g.shares; ++share) rows += shared.rows[group * g.shares + share];
+  return rows;
+}
+
+// The sum of `mine` over the lanes up to this one. All of the warp call it.
+[[maybe_unused]] __device__ inline int sum_to_lane(int mine) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int before = __shfl_up_sync(0xffffffffU, mine, step);
+    if (lane >= step) mine += before;
+  }
+  return mine;
+}
+
+// By one warp, as are the tiles behind it.
+[[maybe_unused]] __device__ void find_rows(Shared& shared, const RowGroups& g) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int share = 0; share < g.shares; ++share) {
+    const std::int32_t* counts = g.rows + static_cast<std::int64_t>(share) * g.share_stride;
+    int before = share * static_cast<int>(g.share_rows);
+    for (int first = 0; first < g.count; first += kWarp) {
+      const int group = first + lane;
+      int rows = 0;
+      for (int source = 0; source < g.sources && group < g.count; ++source) {
+        rows += counts[source * g.source_stride + group];
+      }
+      const int to = sum_to_lane(rows);
+      if (group < g.count) {
+        shared.first_row[group * g.shares + share] = before + to - rows;
+        shared.rows[group * g.shares + share] = rows;
+      }
+      before += __shfl_sync(0xffffffffU, to, kWarp - 1);
+    }
+  }
+}
+
+// Weight gradients have as many tiles in each group that has rows; of others a group's shares have
+// tiles of their own.
 template <Product P>
-__device__ void find_groups(Shared& shared, const Shape& shape) {
+__device__ void find_tiles(Shared& shared, const Shape& shape) {
+  constexpr bool wgrad = P == Product::weight_gradient;
   const RowGroups& g = shape.groups;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int tiles_n = (shape.n + kTileN - 1) / kTileN, tiles_m = (shape.m + kTileM - 1) / kTileM;
-  int rows_before = 0, tiles_before = 0;
-  for (int first = 0; first < g.count; first += kWarp) {
-    const int group = first + lane;
-    int rows = 0;
-    for (int source = 0; source < g.sources && group < g.count; ++source) {
-      rows += g.rows[source * g.source_stride + group];
+  const int tiles_n = tiles_of(shape.n, kTileN), tiles_m = tiles_of(shape.m, kTileM);
+  const int parts = wgrad ? g.count : g.count * g.shares;
+  int before = 0;
+  for (int first = 0; first < parts; first += kWarp) {
+    const int part = first + lane;
+    int tiles = 0;
+    if (part < parts && wgrad) {
+      tiles = rows_of(shared, g, part) > 0 ? tiles_m * tiles_n : 0;
+    } else if (part < parts) {
+      tiles = tiles_of(shared.rows[part], kTileM) * tiles_n;
     }
-    int tiles = (rows + kTileM - 1) / kTileM * tiles_n;
-    if (P == Product::weight_gradient) tiles = rows > 0 ? tiles_m * tiles_n : 0;
-    int rows_to = rows, tiles_to = tiles;  // sums to this lane
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const int r = __shfl_up_sync(0xffffffffU, rows_to, step);
-      const int t = __shfl_up_sync(0xffffffffU, tiles_to, step);
-      if (lane >= step) {
-        rows_to += r;
-        tiles_to += t;
-      }
-    }
-    if (group < g.count) {
-      shared.first_row[group] = rows_before + rows_to - rows;
-      shared.first_tile[group] = tiles_before + tiles_to - tiles;
-    }
-    rows_before += __shfl_sync(0xffffffffU, rows_to, kWarp - 1);
-    tiles_before += __shfl_sync(0xffffffffU, tiles_to, kWarp - 1);
+    const int to = sum_to_lane(tiles);
+    if (part < parts) shared.first_tile[part] = before + to - tiles;
+    before += __shfl_sync(0xffffffffU, to, kWarp - 1);
   }
-  if (lane == 0) {
-    shared.first_row[g.count] = rows_before;
-    shared.first_tile[g.count] = tiles_before;
-  }
+  if (lane == 0) shared.first_tile[parts] = before;
 }
 
 // By the whole block. A tile of a weight gradient takes as long as its group has rows: blocks have
 // as much to do as each other when they take turns from the longest to the shortest.
-[[maybe_unused]] __device__ void order_groups(Shared& shared, int count) {
-  const auto rows_of = [&](int g) { return shared.first_row[g + 1] - shared.first_row[g]; };
-  for (int group = static_cast<int>(threadIdx.x); group < count; group += kBlock) {
-    const int rows = rows_of(group);
+[[maybe_unused]] __device__ void order_groups(Shared& shared, const RowGroups& g) {
+  for (int group = static_cast<int>(threadIdx.x); group < g.count; group += kBlock) {
+    const int rows = rows_of(shared, g, group);
     int place = 0;
-    for (int other = 0; other < count; ++other) {
-      const int others = rows_of(other);
+    for (int other = 0; other < g.count; ++other) {
+      const int others = rows_of(shared, g, other);
       place += others > rows || (others == rows && other < group) ? 1 : 0;
     }
     shared.order[place] = group;
@@ -112,37 +144,56 @@ __device__ void find_groups(Shared& shared, const Shape& shape) {
 }
 
 struct Tile {
-  int group = 0;
+  int part = 0;      // its group's share of the rows, by group; of weight gradients the group
   int m = 0, n = 0;  // its first row and column: of all rows, or of the group's weight gradient
-  int begin = 0, steps = 0;  // contracted: first, and how many times kTileK
 };
 
-[[maybe_unused]] __device__ constexpr int tiles_of(int size, int tile) {
-  return (size + tile - 1) / tile;
-}
+// Tiles go in bands of so many rows of tiles, column by column: those that an H100's or H200's 132
+// blocks have at once are 16 x 8, which reads as much of either operand. Row by row they would read
+// 132 tiles of one for each of the other, and memory takes power from the products.
+constexpr int kBand = 16;
 
 // The index-th of all tiles, of which a block draws rising ones; false: there are no more.
 template <Product P>
 __device__ bool find_tile(const Shared& shared, const Shape& shape, int index, Tile& tile) {
-  if (index >= shared.first_tile[shape.groups.count]) return false;
   constexpr bool wgrad = P == Product::weight_gradient;
-  int within = index;
+  const RowGroups& g = shape.groups;
+  if (index >= shared.first_tile[wgrad ? g.count : g.count * g.shares]) return false;
+  const int tiles_n = tiles_of(shape.n, kTileN);
+  int tiles_m = tiles_of(shape.m, kTileM), first = 0, within = 0;
   if constexpr (wgrad) {
-    const int in_group = tiles_of(shape.m, kTileM) * tiles_of(shape.n, kTileN);
-    tile.group = shared.order[index / in_group];
-    within = index % in_group;
+    tile.part = shared.order[index / (tiles_m * tiles_n)];
+    within = index % (tiles_m * tiles_n);
   } else {
-    while (shared.first_tile[tile.group + 1] <= index) ++tile.group;
-    within = index - shared.first_tile[tile.group];
+    while (shared.first_tile[tile.part + 1] <= index) ++tile.part;
+    within = index - shared.first_tile[tile.part];
+    tiles_m = tiles_of(shared.rows[tile.part], kTileM);
+    first = shared.first_row[tile.part];
   }
-  const int first = shared.first_row[tile.group];
-  const int rows = shared.first_row[tile.group + 1] - first;
-  const int tiles_m = tiles_of(wgrad ? shape.m : rows, kTileM);
-  tile.m = within % tiles_m * kTileM + (wgrad ? 0 : first);
-  tile.n = within / tiles_m * kTileN;
-  tile.begin = wgrad ? first : 0;
-  tile.steps = tiles_of(wgrad ? rows : shape.k, kTileK);
+  const int band = within / (kBand * tiles_n) * kBand, in_band = within % (kBand * tiles_n);
+  const int height = min(kBand, tiles_m - band);
+  tile.m = first + (band + in_band % height) * kTileM;
+  tile.n = in_band / height * kTileN;
   return true;
+}
+
+// What a tile contracts, in as many pieces as a weight gradient's group has shares.
+struct Contracted {
+  int begin = 0, count = 0;
+};
+template <Product P>
+__device__ constexpr int pieces_of(const Shape& shape) {
+  return P == Product::weight_gradient ? shape.groups.shares : 1;
+}
+template <Product P>
+__device__ Contracted contracted(const Shared& shared, const Shape& shape, const Tile& tile,
+                                 int piece) {
+  if constexpr (P == Product::weight_gradient) {
+    const int part = tile.part * shape.groups.shares + piece;
+    return {shared.first_row[part], shared.rows[part]};
+  } else {
+    return {0, shape.k};
+  }
 }
 
 // The turn-th tile that the block has drawn, from that thread to those that multiply.
@@ -171,29 +222,31 @@ __device__ void bring_operands(Shared& shared, const Shape& shape, const CUtenso
     hand_over(shared, turn, index);
     if (!find_tile<P>(shared, shape, index, tile)) return end_drawing(draw);
     index = draw_next(draw);  // arrives while this one's operands do
-    for (int step = 0; step < tile.steps; ++step) {
-      wait(shared.empty[stage], parity);
-      std::uint64_t& full = shared.full[stage];
-      arrive_expecting(full, kBytesA + kBytesB);
-      const int k = tile.begin + step * kTileK;
-      if constexpr (P == Product::weight_gradient) {
-        for (int i = 0; i < kTileM / kBox; ++i) {
-          bring(shared.a[stage] + i * kBoxBytes, a_map, full, tile.m + i * kBox, k, 0);
+    for (int piece = 0; piece < pieces_of<P>(shape); ++piece) {
+      const Contracted all = contracted<P>(shared, shape, tile, piece);
+      for (int k = all.begin; k < all.begin + all.count; k += kTileK) {
+        wait(shared.empty[stage], parity);
+        std::uint64_t& full = shared.full[stage];
+        arrive_expecting(full, kBytesA + kBytesB);
+        if constexpr (P == Product::weight_gradient) {
+          for (int i = 0; i < kTileM / kBox; ++i) {
+            bring(shared.a[stage] + i * kBoxBytes, a_map, full, tile.m + i * kBox, k, 0);
+          }
+        } else {
+          bring(shared.a[stage], a_map, full, k, tile.m, 0);
         }
-      } else {
-        bring(shared.a[stage], a_map, full, k, tile.m, 0);
-      }
-      if constexpr (P == Product::forward) {
-        bring(shared.b[stage], b_map, full, k, tile.n, tile.group);
-      } else {
-        const int group = P == Product::weight_gradient ? 0 : tile.group;
-        for (int i = 0; i < kTileN / kBox; ++i) {
-          bring(shared.b[stage] + i * kBoxBytes, b_map, full, tile.n + i * kBox, k, group);
+        const int group = P == Product::weight_gradient ? 0 : tile.part / shape.groups.shares;
+        if constexpr (P == Product::forward) {
+          bring(shared.b[stage], b_map, full, k, tile.n, group);
+        } else {
+          for (int i = 0; i < kTileN / kBox; ++i) {
+            bring(shared.b[stage] + i * kBoxBytes, b_map, full, tile.n + i * kBox, k, group);
+          }
         }
-      }
-      if (++stage == kStages) {
-        stage = 0;
-        parity ^= 1;
+        if (++stage == kStages) {
+          stage = 0;
+          parity ^= 1;
+        }
       }
     }
   }
@@ -253,7 +306,7 @@ __device__ inline void add_four(float* to, float a, float b, float c, float d) {
                                              int row, const float (&d)[kAccumulators]) {
   const int quad = static_cast<int>(threadIdx.x) % 4;
   const bool odd = quad & 1;
-  float* group = out + static_cast<std::int64_t>(tile.group) * shape.group_stride;
+  float* group = out + static_cast<std::int64_t>(tile.part) * shape.group_stride;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = row + 8 * h;
@@ -286,33 +339,38 @@ __device__ void multiply_tiles(Shared& shared, const Shape& shape, void* out) {
   unsigned parity = 0;
   float d[kAccumulators];
   for (int turn = 0; find_tile<P>(shared, shape, take_over(shared, turn), tile); ++turn) {
-    for (int step = 0; step < tile.steps; ++step) {
-      wait(shared.full[stage], parity);
-      if constexpr (P == Product::weight_gradient) {
-        const int left = shared.first_row[tile.group + 1] - tile.begin - step * kTileK;
-        if (left < kTileK) clear_rows(shared, stage, left);
-      }
-      // A warpgroup's 64 rows begin 8 KiB behind the other's, whichever way they lie.
-      const std::uint64_t a = matrix_at(shared.a[stage] + warpgroup * kBoxBytes, kTransposeA);
-      const std::uint64_t b = matrix_at(shared.b[stage], kTransposeB);
-      hold(d);
-      fence_products();
+    bool first = true;
+    for (int piece = 0; piece < pieces_of<P>(shape); ++piece) {
+      const Contracted all = contracted<P>(shared, shape, tile, piece);
+      for (int done = 0; done < all.count; done += kTileK) {
+        wait(shared.full[stage], parity);
+        if constexpr (P == Product::weight_gradient) {
+          const int left = all.count - done;
+          if (left < kTileK) clear_rows(shared, stage, left);
+        }
+        // A warpgroup's 64 rows begin 8 KiB behind the other's, whichever way they lie.
+        const std::uint64_t a = matrix_at(shared.a[stage] + warpgroup * kBoxBytes, kTransposeA);
+        const std::uint64_t b = matrix_at(shared.b[stage], kTransposeB);
+        hold(d);
+        fence_products();
 #pragma unroll
-      for (int i = 0; i < kTileK / 16; ++i) {
-        multiply_add<kTransposeA, kTransposeB>(d, a + (i * step_bytes(kTransposeA) >> 4),
-                                               b + (i * step_bytes(kTransposeB) >> 4),
-                                               step == 0 && i == 0);
-      }
-      commit_products();
-      hold(d);
-      if (step > 0) {  // the stage before has been read
-        await_products<1>();
-        arrive(shared.empty[released]);
-        released = (released + 1) % kStages;
-      }
-      if (++stage == kStages) {
-        stage = 0;
-        parity ^= 1;
+        for (int i = 0; i < kTileK / 16; ++i) {
+          multiply_add<kTransposeA, kTransposeB>(d, a + (i * step_bytes(kTransposeA) >> 4),
+                                                 b + (i * step_bytes(kTransposeB) >> 4),
+                                                 first && i == 0);
+        }
+        commit_products();
+        hold(d);
+        if (!first) {  // the stage before has been read
+          await_products<1>();
+          arrive(shared.empty[released]);
+          released = (released + 1) % kStages;
+        }
+        first = false;
+        if (++stage == kStages) {
+          stage = 0;
+          parity ^= 1;
+        }
       }
     }
     await_products<0>();
@@ -323,7 +381,7 @@ __device__ void multiply_tiles(Shared& shared, const Shape& shape, void* out) {
       add_weights(static_cast<float*>(out), shape, tile, tile.m + row, d);
     } else {
       write_rows(static_cast<bf16*>(out), shape, tile, tile.m + row,
-                 shared.first_row[tile.group + 1], d);
+                 shared.first_row[tile.part] + shared.rows[tile.part], d);
     }
   }
 }
@@ -346,7 +404,9 @@ __global__ void __launch_bounds__(kBlock, 1)
   extern __shared__ unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory + (1024 - address_of(memory) % 1024) % 1024);
   if (threadIdx.x < kWarp) {
-    find_groups<P>(shared, shape);
+    find_rows(shared, shape.groups);
+    __syncwarp();
+    find_tiles<P>(shared, shape);
   } else if (threadIdx.x == kWarp) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.full[i], 1);
@@ -360,7 +420,7 @@ __global__ void __launch_bounds__(kBlock, 1)
   }
   __syncthreads();
   if constexpr (P == Product::weight_gradient) {
-    order_groups(shared, shape.groups.count);
+    order_groups(shared, shape.groups);
     __syncthreads();
   }
   if (threadIdx.x < kWarpgroup) {

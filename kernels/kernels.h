@@ -371,10 +371,15 @@ void group_rows(bf16* to, float* to_numbers, const bf16* from, const float* from
 // ---- products of experts ----
 
 // Rows of several groups, one group after the other: group i has the sum over `sources` of
-// rows[source * source_stride + i], as the device knows it. At most 1024 groups.
+// rows[source * source_stride + i], as the device knows it. Of several shares each lies so, its
+// counts share_stride behind the ones before, its first row share_rows behind. Groups times shares
+// are at most kMostRowGroups. Biases' functions take one share.
+inline constexpr int kMostRowGroups = 1024;
 struct RowGroups {
   const std::int32_t* rows = nullptr;
   int count = 0, sources = 1, source_stride = 0;
+  int shares = 1, share_stride = 0;
+  std::int64_t share_rows = 0;
 };
 // Group i's weights (out, in) begin `stride` numbers behind group i - 1's.
 struct GroupedWeights {
@@ -389,7 +394,7 @@ struct GroupedGradients {
 // them. At most 64 of their launches may run at once.
 bool has_grouped_products();
 // y[r, :out] = x[r, :in] w^T and dx[r, :in] = dy[r, :out] w of the row's group; rows behind the
-// last group's are left as they are. `rows`: that x and y have room for.
+// last group's of a share are left as they are. `rows`: that x and y have room for, all shares.
 void grouped_forward(bf16* y, const bf16* x, const GroupedWeights& w, const RowGroups& groups,
                      std::int64_t rows, cudaStream_t stream);
 void grouped_input_gradient(bf16* dx, const bf16* dy, const GroupedWeights& w,

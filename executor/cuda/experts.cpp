@@ -254,6 +254,15 @@ void launch_scale_rows(CudaRank& rank, const Command& c, bool backward, cudaStre
 
 namespace {
 
+// Of all etp ranks' shares at once.
+kernels::RowGroups groups_of_all(const CudaRank& rank, const Tensor& counts, std::int64_t rows) {
+  kernels::RowGroups groups = groups_of(rank, counts, 0);
+  groups.shares = rank.job.plan.etp;
+  groups.share_stride = static_cast<int>(counts_before(rank, counts, 1));
+  groups.share_rows = rows / rank.job.plan.etp;
+  return groups;
+}
+
 kernels::GroupedWeights grouped(const Tensor& weights, const PackedParameter& bias,
                                 std::int64_t width) {
   return {bf16_of(weights.part(bias.offset, 1, width)), width, 1, bias.stride};
@@ -322,21 +331,28 @@ void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm&
   const Tensor first = slot.part(p.offset, out_features, p.cols);
   const Tensor counts = rank.tensor(c, c.reads[2]);
   if (rank.load_log != nullptr) rank.load_log->note(c, counts, stream);
-  each_share(
-      rank, counts, in.rows,
-      [&](std::int64_t begin, std::int64_t share, const kernels::RowGroups& groups) {
-        const Tensor x = in.row_range(begin, share), y = other.row_range(begin, share);
-        if (!kernels::has_grouped_products() || adapter_of(rank, c) != Adapter::none) {
-          return expert_by_expert(rank, c, work, begin / share, x, y, first, p.stride, stream);
-        }
-        if (wgrad) {
-          return kernels::grouped_weight_gradient({float_of(first), out_features, p.cols, p.stride},
-                                                  bf16_of(x), bf16_of(y), groups, share, stream);
-        }
-        const kernels::GroupedWeights weights{bf16_of(first), out_features, p.cols, p.stride};
-        const auto product = dgrad ? kernels::grouped_input_gradient : kernels::grouped_forward;
-        product(bf16_of(y), bf16_of(x), weights, groups, share, stream);
-      });
+  const auto product = [&](const kernels::RowGroups& groups, const Tensor& x, const Tensor& y) {
+    if (wgrad) {
+      kernels::grouped_weight_gradient({float_of(first), out_features, p.cols, p.stride},
+                                       bf16_of(x), bf16_of(y), groups, x.rows, stream);
+      return;
+    }
+    const kernels::GroupedWeights weights{bf16_of(first), out_features, p.cols, p.stride};
+    const auto run = dgrad ? kernels::grouped_input_gradient : kernels::grouped_forward;
+    run(bf16_of(y), bf16_of(x), weights, groups, x.rows, stream);
+  };
+  const kernels::RowGroups all = groups_of_all(rank, counts, in.rows);
+  const bool together = kernels::has_grouped_products() && adapter_of(rank, c) == Adapter::none;
+  if (together && all.count * all.shares <= kernels::kMostRowGroups) {
+    product(all, in, other);
+  } else {
+    each_share(rank, counts, in.rows,
+               [&](std::int64_t begin, std::int64_t share, const kernels::RowGroups& groups) {
+                 const Tensor x = in.row_range(begin, share), y = other.row_range(begin, share);
+                 if (together) return product(groups, x, y);
+                 expert_by_expert(rank, c, work, begin / share, x, y, first, p.stride, stream);
+               });
+  }
   const PackedParameter* const bias = bias_of(rank, c, p);
   if (bias == nullptr || dgrad) return;
   if (wgrad || adds_bias(rank, p)) experts_bias(rank, c, *bias, wgrad ? in : other, stream);

@@ -13,6 +13,7 @@
 #include "executor/math/quantize.h"
 #include "executor/tensor.h"
 #include "kernels/kernels.h"
+#include "kernels/sort.h"
 
 namespace qplan {
 namespace {
@@ -142,19 +143,34 @@ void CudnnAttention::run(const Attention& w, const AttentionOperands& o, void*, 
 namespace kernels {
 namespace {
 
-// Calls visit(group, its first row, rows) for each group that has some.
+// Calls visit(group, its first row, rows) for each group's share that has some.
 template <class Visit>
 void each_group(const RowGroups& groups, Visit visit) {
-  std::int64_t first = 0;
-  for (int group = 0; group < groups.count; ++group) {
-    std::int64_t rows = 0;
-    for (int s = 0; s < groups.sources; ++s) rows += groups.rows[s * groups.source_stride + group];
-    if (rows > 0) visit(group, first, rows);
-    first += rows;
+  for (int share = 0; share < groups.shares; ++share) {
+    const std::int32_t* counts = groups.rows + std::ptrdiff_t{share} * groups.share_stride;
+    std::int64_t first = share * groups.share_rows;
+    for (int group = 0; group < groups.count; ++group) {
+      std::int64_t rows = 0;
+      for (int s = 0; s < groups.sources; ++s) rows += counts[s * groups.source_stride + group];
+      if (rows > 0) visit(group, first, rows);
+      first += rows;
+    }
   }
 }
 
 }  // namespace
+
+cudaError_t sort_by_key(const SortArrays& to, const SortArrays& from, std::int64_t n, int, void*,
+                        std::size_t, cudaStream_t) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::int64_t i) { return from.keys[i]; });
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    to.keys[i] = from.keys[order[i]];
+    to.values[i] = from.values[order[i]];
+  }
+  return cudaSuccess;
+}
 
 bool has_grouped_products() {
   return true;
