@@ -181,6 +181,15 @@ int neighbour(const Rank& rank, const Command& c) {
   return other;
 }
 
+bool copies_parameters(const Rank& rank, const Command& c) {
+  return writes(rank, c, Storage::wire, Flow::weights);
+}
+
+bool unshared(const Rank& rank, const Command& c, bool expert) {
+  const BlockShape& s = rank.shape(neighbour(rank, c));
+  return (expert ? s.expert_shard : s.dense_shard) == 1;
+}
+
 bool alone(const Rank& rank, int instance, bool expert) {
   const BlockShape& s = rank.shape(instance);
   return expert ? s.expert_shard == 1 && s.expert_replicas == 1

@@ -80,6 +80,12 @@ Tensor shared_gradient(const Rank& rank, const Command& c);
 // before.
 int neighbour(const Rank& rank, const Command& c);
 
+// Whether a copy brings what this rank alone holds into a block's whole parameters, beside a
+// gather.
+bool copies_parameters(const Rank& rank, const Command& c);
+// Whether no other rank has a part of that section of the parameters gathered ahead.
+bool unshared(const Rank& rank, const Command& c, bool expert);
+
 // Whether no other rank holds a part of this section.
 bool alone(const Rank& rank, int instance, bool expert);
 

@@ -419,6 +419,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::cross_entropy_backward:
       return run_loss(rank, c, work.kind);
     case RowwiseKind::copy:
+      if (copies_parameters(rank, c)) return copy_parameters(rank, c);
       if (c.op->role == Role::transpose) return run_transpose(rank, c);
       if (moves_heads(c)) return move_heads(rank, c);
       if (c.op->role != Role::beside) return run_copy(rank, c);

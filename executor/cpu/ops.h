@@ -69,6 +69,8 @@ void run_fp8_product(CpuRank& rank, const Command& command, const Gemm& work);
 // A Join that moves states where one rank alone holds them: parameters into a block's whole copy,
 // a whole gradient into the kept one.
 void run_join(CpuRank& rank, const Command& command);
+// What this rank alone holds, beside a gather.
+void copy_parameters(CpuRank& rank, const Command& command);
 void keep_gradients(CpuRank& rank, const Command& command);
 
 // ---- collectives over states and over expert rows ----

@@ -46,6 +46,13 @@ void run_join(CpuRank& rank, const Command& c) {
   }
 }
 
+void copy_parameters(CpuRank& rank, const Command& c) {
+  const Tensor whole = rank.tensor(c, c.writes[0]);
+  for (const bool expert : {false, true}) {
+    if (unshared(rank, c, expert)) place_shard(rank, c, expert, whole);
+  }
+}
+
 void keep_gradients(CpuRank& rank, const Command& c) {
   for (const bool expert : {false, true}) {
     if (const auto sum = kept_sum(rank, c, expert)) accumulate(sum->from, sum->to);
@@ -69,15 +76,6 @@ void gather_parameters(const Parties& parties, Axis axis) {
       const Section& s = expert ? shard.expert : shard.dense;
       copy(packed_part(from.rank.tensor(from.command, from.command.writes[0]), s),
            packed_part(whole, s));
-    }
-    // The first gather brings what nobody shares, too.
-    if (!ahead || !to.command.writes[0].fresh) continue;
-    for (const bool part : {false, true}) {
-      const int other = neighbour(to.rank, to.command);
-      const BlockShape& s = to.rank.shape(other);
-      if (part != expert && (part ? s.expert_shard : s.dense_shard) == 1) {
-        place_shard(to.rank, to.command, part, whole);
-      }
     }
   }
 }

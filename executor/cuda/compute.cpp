@@ -221,6 +221,7 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
       if (c.op->parameter != kNoParameter) return launch_normed_heads(rank, c, stream);
       return launch_heads(rank, c, work, stream);
     case RowwiseKind::copy:
+      if (copies_parameters(rank, c)) return copy_parameters(rank, c, stream);
       if (c.op->role == Role::transpose) return launch_transpose(rank, c, stream);
       if (moves_heads(c)) return launch_shares(rank, c, stream);
       if (c.op->role == Role::beside) return launch_beside(rank, c, stream);

@@ -141,12 +141,12 @@ void gather_parameters(CudaRank& rank, const Command& c, const Collective& work,
   const Tensor own =
       ahead ? shard_part(rank.held(instance, storage), shard, expert) : packed_part(whole, s);
   gather_sections(own, whole.part(s.first, 1, s.total), s.size, group, stream);
-  // The first gather brings what nobody shares, too.
-  if (!ahead || !c.writes[0].fresh) return;
-  const BlockShape& shape = rank.shape(instance);
-  for (const bool part : {false, true}) {
-    if (part == expert || (part ? shape.expert_shard : shape.dense_shard) > 1) continue;
-    place_shard(rank, c, part, whole, stream);
+}
+
+void copy_parameters(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const Tensor whole = rank.tensor(c, c.writes[0]);
+  for (const bool expert : {false, true}) {
+    if (unshared(rank, c, expert)) place_shard(rank, c, expert, whole, stream);
   }
 }
 

@@ -57,6 +57,8 @@ void launch_fp8_product(CudaRank& rank, const Command& command, const Gemm& work
                         cudaStream_t stream);
 // A Join that moves states where one rank alone holds them.
 void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);
+// What this rank alone holds, beside a gather.
+void copy_parameters(CudaRank& rank, const Command& command, cudaStream_t stream);
 void keep_gradients(CudaRank& rank, const Command& command, cudaStream_t stream);
 
 // A gate of attention's output and of shared experts, and its gradient.

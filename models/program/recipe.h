@@ -156,6 +156,9 @@ struct StateHandling {
   // and its gradients into a reduction's (torch's _fsdp_collectives.py); FSDP1's and
   // Megatron-FSDP's parameters are views of theirs.
   bool copies_gathered = false;
+  // A block's whole parameters are one array: what this rank alone holds of a block whose others
+  // are gathered (experts, where each data-parallel rank has its own) is copied beside the gather.
+  bool copies_unshared = false;
   // FSDP1's modules see views of one flat array: autograd puts their gradients together in another
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
   // (_div_if_needed in torch's fsdp/_runtime_utils.py).

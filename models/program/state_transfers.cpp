@@ -179,6 +179,15 @@ bool StateBuilder::gather_shards(const RankParameters& n, SlotId whole, double e
   };
   gather(n.dense, dense_axis(s), s.dense_shard);
   gather(n.expert, Axis::edp, s.expert_shard);
+  const std::int64_t unshared =
+      (s.dense_shard == 1 ? n.dense : 0) + (s.expert_shard == 1 ? n.expert : 0);
+  if (any && unshared > 0 && c_.recipe.states.copies_unshared) {
+    c_.b.aside(
+        Stream::gather_comm,
+        Rowwise{
+            .kind = RowwiseKind::copy, .rows = 1, .cols = unshared, .dtype = c_.activation_dtype()},
+        {}, {whole});
+  }
   return any;
 }
 

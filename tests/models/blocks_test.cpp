@@ -283,6 +283,30 @@ TEST_CASE("parameters are gathered layer by layer under ZeRO-3, and under FSDP f
   CHECK_FALSE(gathers_parameters(recipe_of(RecipeKind::megatron), 1));
 }
 
+TEST_CASE("experts that no rank shares are copied beside their layer's gather") {
+  const ModelSpec model = load_model("mixtral-8x7b");
+  const auto copied = [&](RecipeKind recipe, int expert_shard) {
+    BlockShape s = shape_for(model, BlockKind::decoder);
+    s.ep = 2;
+    s.zero = 3;
+    s.dense_shard = 2;
+    s.expert_shard = expert_shard;
+    s.next = rank_parameters(model, s);
+    double numbers = 0;
+    for (const Op& op : build_block(model, recipe_of(recipe), s).forward) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      if (r == nullptr || op.stream != Stream::gather_comm) continue;
+      CHECK(r->kind == RowwiseKind::copy);
+      numbers += static_cast<double>(r->cols);
+    }
+    return numbers;
+  };
+  // Half of eight experts, of three matrices of 4096 by 14336.
+  CHECK(copied(RecipeKind::qplan, 1) == 4. * 3 * 4096 * 14336);
+  CHECK(copied(RecipeKind::qplan, 2) == 0);
+  CHECK(copied(RecipeKind::deepspeed, 1) == 0);  // which leaves them where they are
+}
+
 TEST_CASE("below ZeRO-2 forward and backward do not depend on where states live") {
   const ModelSpec m = load_model("qwen3-30b-a3b");
   BlockShape a = shape_for(m, BlockKind::decoder);
