@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cli/plan_words.h"
-#include "models/plan/words.h"
+#include "models/plan/word_values.h"
 #include "models/text.h"
 #include "tests/cli/run.h"
 
