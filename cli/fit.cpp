@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/files_plan.h"
 #include "cli/kernel_comparison.h"
+#include "cli/notes.h"
 #include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"
