@@ -106,11 +106,17 @@ FitRun run_of_row(const MeasuredRun& row) {
   return {row.id, *row.step_time, predict};
 }
 
-// Rows whose id begins with `rows`, all of one machine.
-void add_rows(const FitQuestion& question, std::vector<FitRun>& runs, std::string& base) {
+// Rows whose id begins with `rows`, all of one machine. Returns why the first of those that cannot
+// be predicted cannot; empty: all can, or have no step time.
+std::string add_rows(const FitQuestion& question, std::vector<FitRun>& runs, std::string& base) {
+  std::string why;
   for (const std::string& file : question.tables) {
     for (const MeasuredRun& row : read_measured_runs(read_csv_file(file))) {
-      if (!row.id.starts_with(question.rows) || !row.step_time || !row.inputs) continue;
+      if (!row.id.starts_with(question.rows) || !row.step_time) continue;
+      if (!row.inputs) {
+        if (why.empty()) why = fmt::format("{}: {}", row.id, row.unpriced);
+        continue;
+      }
       const std::string own = base_of(row.inputs->hardware);
       if (!base.empty() && own != base) {
         throw Error(
@@ -122,6 +128,7 @@ void add_rows(const FitQuestion& question, std::vector<FitRun>& runs, std::strin
       runs.push_back(run_of_row(row));
     }
   }
+  return why;
 }
 
 std::string signed_percent(double share) {
@@ -172,7 +179,7 @@ std::vector<Reranked> ranked(const FitQuestion& question, const AskedPlan& asked
 FitAnswer fit(const FitQuestion& question) {
   FitAnswer answer;
   std::vector<FitRun> runs;
-  add_rows(question, runs, answer.base);
+  const std::string unpriced_row = add_rows(question, runs, answer.base);
   std::shared_ptr<AskedPlan> asked;
   if (!question.logs.empty() || !question.measured.empty()) {
     asked = std::make_shared<AskedPlan>(asked_plan(question));
@@ -216,9 +223,10 @@ FitAnswer fit(const FitQuestion& question) {
   if (runs.empty() && !question.tables.empty()) {
     throw Error(fmt::format(
         "no row of {} {}has what is needed of a run: its step time, and a job "
-        "that can be predicted",
+        "that can be predicted{}",
         fmt::join(question.tables, ", "),
-        question.rows.empty() ? "" : fmt::format("whose id begins with '{}' ", question.rows)));
+        question.rows.empty() ? "" : fmt::format("whose id begins with '{}' ", question.rows),
+        unpriced_row.empty() ? "" : " (" + unpriced_row + ")"));
   }
   if (runs.empty()) {
     throw Error("fit needs a run: a log, a trace, --measured 1.52s, or --runs FILE.csv");
