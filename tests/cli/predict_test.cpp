@@ -179,6 +179,12 @@ TEST_CASE("a plan that rules forbid is answered with every reason, and exit code
   CHECK(ran.json()["step_time_s"].is_null());  // every key, so that a script need not ask first
 }
 
+TEST_CASE("a batch too small for its ranks is one reason, not two") {
+  const Json json = run(kPredict + "--global-batch-size 4 --json").json();
+  REQUIRE(json["infeasible"].size() == 1);
+  CHECK(json["infeasible"][0]["rule"] == "batch_divisibility");
+}
+
 TEST_CASE("a plan that does not fit says by how much, and what would make it fit") {
   const std::string line = "predict --model llama3-8b --gpus 8 --global-batch-size 16 ";
   const Ran text = run(line);
