@@ -217,8 +217,7 @@ Exit run_emit(const Args& args, const Console& console) {
        "the plan's own, where it has files"},
       {{.known = {framework_files.begin(), framework_files.end()}},
        [&question](const std::string&, const std::string& text) {
-         const auto named = files_named(lower_case(text));
-         question.framework = named ? *named : from_word<Framework>(text);
+         question.framework = written_framework(lower_case(text));
        }});
   line.option({"--out", "DIR", "folder to write them to", ""}, set_text(question.folder));
   line.flag("--force", "overwrite files that are there", question.force);
@@ -243,7 +242,7 @@ Exit run_emit(const Args& args, const Console& console) {
   }
   if (!question.framework) {
     throw Error(fmt::format("a plan of {} has no framework of its own; give --framework, one of {}",
-                            to_word(of_plan), word_list<Framework>()));
+                            to_word(of_plan), fmt::join(framework_files, ", ")));
   }
   const Framework framework = *question.framework;
   choices.framework = recipe_for(framework, of_plan);

@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/files_plan.h"
 #include "cli/kernel_comparison.h"
+#include "cli/notes.h"
 #include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"
@@ -105,11 +106,17 @@ FitRun run_of_row(const MeasuredRun& row) {
   return {row.id, *row.step_time, predict};
 }
 
-// Rows whose id begins with `rows`, all of one machine.
-void add_rows(const FitQuestion& question, std::vector<FitRun>& runs, std::string& base) {
+// Rows whose id begins with `rows`, all of one machine. Returns why the first of those that cannot
+// be predicted cannot; empty: all can, or have no step time.
+std::string add_rows(const FitQuestion& question, std::vector<FitRun>& runs, std::string& base) {
+  std::string why;
   for (const std::string& file : question.tables) {
     for (const MeasuredRun& row : read_measured_runs(read_csv_file(file))) {
-      if (!row.id.starts_with(question.rows) || !row.step_time || !row.inputs) continue;
+      if (!row.id.starts_with(question.rows) || !row.step_time) continue;
+      if (!row.inputs) {
+        if (why.empty()) why = fmt::format("{}: {}", row.id, row.unpriced);
+        continue;
+      }
       const std::string own = base_of(row.inputs->hardware);
       if (!base.empty() && own != base) {
         throw Error(
@@ -121,6 +128,7 @@ void add_rows(const FitQuestion& question, std::vector<FitRun>& runs, std::strin
       runs.push_back(run_of_row(row));
     }
   }
+  return why;
 }
 
 std::string signed_percent(double share) {
@@ -168,43 +176,106 @@ std::vector<Reranked> ranked(const FitQuestion& question, const AskedPlan& asked
   return plans;
 }
 
+// The job whose plan was measured, which corrects the same profile as the rows.
+std::shared_ptr<AskedPlan> asked_job(const FitQuestion& question, std::string& base) {
+  auto asked = std::make_shared<AskedPlan>(asked_plan(question));
+  if (!asked->job->choices.hardware_profile.is_null()) {
+    throw Error(
+        "the plan file has a profile of its own; name its file as --hardware, so that the "
+        "corrected one can extend it");
+  }
+  const std::string own = base_of(asked->job->choices.hardware.value_or("h100-sxm"));
+  if (!base.empty() && own != base) {
+    throw Error(fmt::format("the rows are of {}, and --hardware is {}", base, own));
+  }
+  base = own;
+  const Answer can_run = ask(*asked->job, asked->plan);
+  if (!can_run.estimate) {
+    throw Error("the plan that was measured cannot run: " + can_run.infeasible.front().message);
+  }
+  return asked;
+}
+
+// Logs and figures are runs of the plan; traces are compared with it kernel by kernel.
+void add_measured(const FitQuestion& question, const std::shared_ptr<AskedPlan>& asked,
+                  std::vector<FitRun>& runs, std::vector<KernelComparison>& traces) {
+  for (const std::string& log : question.logs) {
+    const std::string text = read_text_file(log, {.bytes = kMostBytes});
+    if (text.starts_with("\x1f\x8b")) {
+      throw Error(fmt::format("{} is compressed; unpack it with gunzip", log));
+    }
+    if (is_kernel_trace(text)) {
+      traces.push_back(
+          compare_kernels(log, read_kernel_trace(text, log, question.trace_steps), *asked));
+    } else {
+      runs.push_back(run_of(log, seconds_of_log(log, text, *asked), asked));
+    }
+  }
+  for (const double seconds : question.measured) {
+    runs.push_back(
+        run_of(fmt::format("--measured {}", human_seconds(Seconds(seconds))), seconds, asked));
+  }
+}
+
+[[noreturn]] void refuse_no_run(const FitQuestion& question, const std::string& unpriced_row) {
+  if (question.tables.empty()) {
+    throw Error("fit needs a run: a log, a trace, --measured 1.52s, or --runs FILE.csv");
+  }
+  throw Error(fmt::format(
+      "no row of {} {}has what is needed of a run: its step time, and a job that can be "
+      "predicted{}",
+      fmt::join(question.tables, ", "),
+      question.rows.empty() ? "" : fmt::format("whose id begins with '{}' ", question.rows),
+      unpriced_row.empty() ? "" : " (" + unpriced_row + ")"));
+}
+
+std::vector<std::string> notes_of_fit(const ProfileFit& fit, std::size_t runs, bool traced) {
+  std::vector<std::string> notes;
+  if (traced && !fit.traces_count) {
+    notes.emplace_back(
+        "what the trace says of products and attention would make the steps fit worse, and does "
+        "not count: is it of the same run?");
+  }
+  const std::size_t unpriced = runs - fit.runs.size();
+  if (unpriced > 0) {
+    notes.push_back(
+        fmt::format("{} of {} runs cannot be predicted and do not count", unpriced, runs));
+  }
+  for (const FittedRun& run : fit.runs) {
+    if (!run.stays_outside()) continue;
+    notes.push_back(
+        fmt::format("{} stays far outside the stated interval ({}% corrected): the interval is not "
+                    "narrowed; is it a run of this plan?",
+                    run.name, signed_percent(run.error_after())));
+  }
+  return notes;
+}
+
+// Each run by the fit of the others.
+std::vector<FittedRun> left_out_in_turn(const std::string& base, const std::vector<FitRun>& runs,
+                                        const std::vector<TracedCompute>& traced) {
+  std::vector<FittedRun> left_out;
+  for (std::size_t i = 0; i < runs.size() && runs.size() > 1; ++i) {
+    std::vector<FitRun> others = runs;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    const auto before = runs[i].predict(load_hardware(base));
+    if (!before) continue;
+    const ProfileFit of_others = fit_profile(base, others, traced);
+    const auto after = runs[i].predict(corrected_machine(base, of_others.factors));
+    left_out.push_back({runs[i].name, runs[i].measured.value(), before->step_time.value(),
+                        after->step_time.value(), 0, 0});
+  }
+  return left_out;
+}
+
 FitAnswer fit(const FitQuestion& question) {
   FitAnswer answer;
   std::vector<FitRun> runs;
-  add_rows(question, runs, answer.base);
+  const std::string unpriced_row = add_rows(question, runs, answer.base);
   std::shared_ptr<AskedPlan> asked;
   if (!question.logs.empty() || !question.measured.empty()) {
-    asked = std::make_shared<AskedPlan>(asked_plan(question));
-    if (!asked->job->choices.hardware_profile.is_null()) {
-      throw Error(
-          "the plan file has a profile of its own; name its file as --hardware, so that the "
-          "corrected one can extend it");
-    }
-    const std::string own = base_of(asked->job->choices.hardware.value_or("h100-sxm"));
-    if (!answer.base.empty() && own != answer.base) {
-      throw Error(fmt::format("the rows are of {}, and --hardware is {}", answer.base, own));
-    }
-    answer.base = own;
-    const Answer can_run = ask(*asked->job, asked->plan);
-    if (!can_run.estimate) {
-      throw Error("the plan that was measured cannot run: " + can_run.infeasible.front().message);
-    }
-    for (const std::string& log : question.logs) {
-      const std::string text = read_text_file(log, {.bytes = kMostBytes});
-      if (text.starts_with("\x1f\x8b")) {
-        throw Error(fmt::format("{} is compressed; unpack it with gunzip", log));
-      }
-      if (is_kernel_trace(text)) {
-        answer.traces.push_back(
-            compare_kernels(log, read_kernel_trace(text, log, question.trace_steps), *asked));
-      } else {
-        runs.push_back(run_of(log, seconds_of_log(log, text, *asked), asked));
-      }
-    }
-    for (const double seconds : question.measured) {
-      runs.push_back(
-          run_of(fmt::format("--measured {}", human_seconds(Seconds(seconds))), seconds, asked));
-    }
+    asked = asked_job(question, answer.base);
+    add_measured(question, asked, runs, answer.traces);
   }
   // Recorded steps are slower than others: they count where no other was measured.
   if (runs.empty()) {
@@ -212,51 +283,15 @@ FitAnswer fit(const FitQuestion& question) {
       runs.push_back(run_of(trace.name, trace.recorded.mean.step.value(), asked));
     }
   }
-  if (runs.empty() && !question.tables.empty()) {
-    throw Error(fmt::format(
-        "no row of {} {}has what is needed of a run: its step time, and a job "
-        "that can be predicted",
-        fmt::join(question.tables, ", "),
-        question.rows.empty() ? "" : fmt::format("whose id begins with '{}' ", question.rows)));
-  }
-  if (runs.empty()) {
-    throw Error("fit needs a run: a log, a trace, --measured 1.52s, or --runs FILE.csv");
-  }
+  if (runs.empty()) refuse_no_run(question, unpriced_row);
   refuse_output_below(question.output, answer.base);
   std::vector<TracedCompute> traced;
   for (const KernelComparison& trace : answer.traces) {
     traced.push_back({trace.name, trace.compute_ratio()});
   }
   answer.fit = fit_profile(answer.base, runs, traced);
-  if (!traced.empty() && !answer.fit.traces_count) {
-    answer.notes.emplace_back(
-        "what the trace says of products and attention would make the steps fit worse, and does "
-        "not count: is it of the same run?");
-  }
-  const std::size_t unpriced = runs.size() - answer.fit.runs.size();
-  if (unpriced > 0) {
-    answer.notes.push_back(
-        fmt::format("{} of {} runs cannot be predicted and do not count", unpriced, runs.size()));
-  }
-  for (const FittedRun& run : answer.fit.runs) {
-    if (!run.stays_outside()) continue;
-    answer.notes.push_back(
-        fmt::format("{} stays far outside the stated interval ({}% corrected): the interval is not "
-                    "narrowed; is it a run of this plan?",
-                    run.name, signed_percent(run.error_after())));
-  }
-  if (question.leave_one_out) {
-    for (std::size_t i = 0; i < runs.size() && runs.size() > 1; ++i) {
-      std::vector<FitRun> others = runs;
-      others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
-      const auto before = runs[i].predict(load_hardware(answer.base));
-      if (!before) continue;
-      const ProfileFit of_others = fit_profile(answer.base, others, traced);
-      const auto after = runs[i].predict(corrected_machine(answer.base, of_others.factors));
-      answer.left_out.push_back({runs[i].name, runs[i].measured.value(), before->step_time.value(),
-                                 after->step_time.value(), 0, 0});
-    }
-  }
+  answer.notes = notes_of_fit(answer.fit, runs.size(), !traced.empty());
+  if (question.leave_one_out) answer.left_out = left_out_in_turn(answer.base, runs, traced);
   if (asked && question.top > 0) {
     answer.before = ranked(question, *asked, load_hardware(answer.base).source);
     answer.after =

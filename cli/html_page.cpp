@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 
+#include "cli/notes.h"
 #include "cli/report.h"
 #include "cli/timeline.h"
 #include "costmodel/fold/replay.h"

@@ -395,7 +395,7 @@ PlanFile plan_file_of(const Json& object, const std::string& where) {
     }
     if (overrides.has("files")) {
       choices.files = in_file(overrides.path_of("files"), [&overrides] {
-        return from_word<Framework>(overrides.string("files"));
+        return written_framework(overrides.string("files"));
       });
     }
     overrides.finish();

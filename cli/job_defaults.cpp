@@ -60,9 +60,10 @@ JobDefaults set_defaults(ParallelPlan& job, SaidOfJob said, const ModelSpec& mod
                       tokens_text(worlds), job.global_batch_size, job.seq_len, kMostSequences));
     }
     defaults.batch = fmt::format(
-        "{} sequences: of the batches near {} a step, the one that divides among most layouts of "
+        "{} {}: of the batches near {} a step, the one that divides among most layouts of "
         "{}; --global-batch-size gives another",
-        job.global_batch_size, tokens_text(worlds), worlds_text(worlds));
+        job.global_batch_size, job.global_batch_size == 1 ? "sequence" : "sequences",
+        tokens_text(worlds), worlds_text(worlds));
   }
   return defaults;
 }

@@ -53,6 +53,12 @@ struct Answer {
 };
 Answer ask(const Job& job, const ParallelPlan& plan);
 
+// Whether the plan's GPUs are a part of a node, whose host it then has a share of.
+bool below_node(const Job& job, const ParallelPlan& plan);
+// What offloaded states need of a node's memory, and what the job has of it.
+std::string host_memory_text(const Job& job, const ParallelPlan& plan,
+                             const MemoryEstimate& memory);
+
 // Whether the other's time lies within the best one's interval. Both have estimates.
 bool cannot_be_told(const Answer& best, const Answer& other);
 // What is said behind their difference then; else nothing.
@@ -64,25 +70,9 @@ constexpr std::string_view tie_text(bool tie) {
 // reason, or nothing.
 std::optional<Infeasible> why_unwritten(const Job& job, const ParallelPlan& plan);
 
-// What a person should know before trusting an answer, each a sentence without its full stop.
-// Of sequences of this length, whatever the plan:
 // What stands in JSON for a model that was read as an architecture that is not its own.
 Json read_as_json(const ModelSpec& model);
 
-std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_len);
-// Of a whole search: the length, and a batch near the default one where that splits over fewer
-// data-parallel ranks than there are sequences for.
-std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space,
-                                      const JobDefaults& defaults);
-// Of one plan, the length included:
-std::vector<std::string> notes_of(const Job& job, const Answer& answer);
-// Above this share of assumed efficiencies ("a fifth", below).
-inline constexpr double kMuchAssumed = 0.2;
-// Whether so much of the step is priced from assumed efficiencies that its rank is to be marked.
-bool rests_on_assumptions(const Estimate& estimate);
-inline constexpr const char* kAssumedMark =
-    "* more than a fifth of the step is priced from assumed efficiencies, not from measurements of "
-    "this GPU: its time, MFU and rank may be far off";
 // What MFU is a share of: the peak in the plan's precision, or bf16's where the GPU states none of
 // it. The plan has an estimate.
 struct Peak {
@@ -93,9 +83,6 @@ struct Peak {
 Peak peak_of(const Job& job, const Answer& answer);
 // "41.2%"; of another peak than bf16's with its name, and over bf16's beside it.
 std::string mfu_text(const Job& job, const Answer& answer);
-// What keeps our own executor from running a plan on GPUs: one sentence, or none.
-std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan);
-
 // The object of docs/reference/contract.md 4. Plan files are this plus embed_job().
 Json report(const Job& job, const Answer& answer);
 
@@ -116,9 +103,6 @@ std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int6
 // What of a plan that does not fit is too much: "80.1 GiB on the device, 4.9 GiB too much", or what
 // it takes of a node's memory where the device would do.
 std::string excess_text(const Job& job, const RankedPlan& smallest);
-
-// "note: ..." for each, or nothing.
-std::string notes_text(const std::vector<std::string>& notes);
 
 // Bars: a stage's parts against what the device offers, the step's parts against its time.
 std::string memory_bar(const StageMemory& stage, Bytes capacity, int width);

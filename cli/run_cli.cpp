@@ -128,7 +128,7 @@ int run_cli(const std::vector<std::string>& args, const Console& console) {
   } catch (const DeviceError& error) {
     return fail(error.what(), Exit::device);
   } catch (const std::filesystem::filesystem_error& error) {
-    return fail(error.what());
+    return fail(fmt::format("cannot use '{}': {}", error.path1().string(), error.code().message()));
   } catch (const std::bad_alloc&) {
     return fail("the question needs more memory than this machine has; ask a smaller one");
   }

@@ -10,6 +10,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/explain.h"
+#include "cli/notes.h"
 #include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"

@@ -13,6 +13,7 @@
 #include "cli/answer.h"
 #include "cli/default_hardware.h"
 #include "cli/explain.h"
+#include "cli/notes.h"
 #include "cli/output.h"
 #include "cli/page.h"
 #include "cli/prices.h"

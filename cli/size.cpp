@@ -11,6 +11,7 @@
 
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/notes.h"
 #include "cli/page.h"
 #include "cli/plan_words.h"
 #include "cli/prices.h"

@@ -25,6 +25,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
+#include "models/files.h"
 #include "planner/runs/run_log.h"
 #include "planner/runs/step_watch.h"
 
@@ -228,7 +229,10 @@ class LiveLog {
     struct stat now {};
     if (::stat(path_.c_str(), &now) == 0) inode_ = now.st_ino;
     file_ = std::ifstream(path_);
-    if (!file_) throw Error(fmt::format("{} cannot be read", path_));
+    if (!file_) {
+      throw Error(fmt::format("cannot open '{}': {}; name a log, or a command behind --", path_,
+                              system_reason()));
+    }
   }
 
   std::string path_, begun_;

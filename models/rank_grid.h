@@ -8,7 +8,7 @@
 
 #include "models/plan/parallel_plan.h"
 #include "models/pods.h"
-#include "models/program/op.h"
+#include "models/program/work.h"
 
 namespace qplan {
 

@@ -7,6 +7,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/execution/execution.h"
+#include "cli/notes.h"
 #include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"

@@ -8,6 +8,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/execution/execution.h"
+#include "cli/notes.h"
 #include "cli/op_totals.h"
 #include "cli/page.h"
 #include "cli/print.h"

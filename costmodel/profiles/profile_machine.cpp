@@ -51,7 +51,8 @@ Gpu read_gpu(Section in) {
   gpu.memory = Bytes(positive(in, "memory_gb") * 1e9);
   gpu.usable_memory = gib(positive(in, "usable_memory_gib"));
   if (in.has("memory_gb") && gpu.usable_memory > gpu.memory * 1.1) {
-    in.fail("usable_memory_gib", "is more than memory_gb; a process gets a little less than that");
+    in.fail("usable_memory_gib",
+            "is more than memory_gb; give it as well, a little less than that");
   }
   gpu.memory_bandwidth = gb_per_s(positive(in, "memory_gb_per_s"));
   gpu.memory_efficiency = share(in, "memory_efficiency");

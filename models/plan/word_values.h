@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/plan/plan_word.h"
+
 namespace qplan {
 
 // Of the word with this key, in their table's order; empty: a number, or words with numbers in
@@ -29,5 +31,16 @@ struct SaidWord {
 };
 // Those of a line, in its order. Throws Error where parse_plan() does.
 std::vector<SaidWord> words_said(std::string_view line);
+
+// What the command line says of a word.
+struct WordText {
+  std::string_view key, value;
+  std::string help;      // its values included: "pipeline schedule: gpipe, 1f1b, ..."
+  std::string fallback;  // the default of a plan, as it is written
+  Given given = Given::listed;
+  bool is_truth = false, is_number = false;
+};
+// Of every word, in the table's order.
+std::vector<WordText> word_texts();
 
 }  // namespace qplan

@@ -25,7 +25,23 @@ class MoePart {
   struct Carried {
     SlotId rows = kNoSlot, numbers = kNoSlot;
   };
+  // Of the routed experts on this rank: token copies that they receive, columns of a row, of the
+  // activation and of the up projection (and gate), and experts.
+  struct ExpertSizes {
+    std::int64_t received = 0, width = 0, fe = 0, up_fe = 0, groups = 0;
+  };
+  // Gradients of the normed tokens that the shared expert and its gate give; kNoSlot: none.
+  struct SharedGradients {
+    SlotId normed = kNoSlot, gate = kNoSlot;
+  };
   [[nodiscard]] Rows rows() const;
+  [[nodiscard]] ExpertSizes expert_sizes() const;
+  [[nodiscard]] DType router_dtype() const;
+  SlotId experts_forward();
+  SlotId shared_forward();
+  SharedGradients shared_backward(SlotId dy);
+  Carried experts_backward(SlotId dy);
+  SlotId router_backward(SlotId dprobs);
   [[nodiscard]] std::int64_t rows_dealt_out() const;
   [[nodiscard]] Collective exchange(bool narrow = false) const;
   void route(SlotId logits);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/program/op.h"
+#include "models/program/work.h"
 
 namespace qplan {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "models/program/op.h"
+#include "models/program/work.h"
 #include "models/units.h"
 
 namespace qplan {

@@ -1,6 +1,6 @@
 // Memory-bound work: bytes and kernels of each kind, as one fused kernel and as PyTorch's own.
 
-#include "models/program/op.h"
+#include "models/program/work.h"
 
 namespace qplan {
 namespace {

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "models/overloaded.h"
-#include "models/program/op.h"
+#include "models/program/work.h"
 
 namespace qplan {
 namespace {

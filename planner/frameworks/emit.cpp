@@ -1,6 +1,7 @@
 #include "planner/frameworks/emit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -42,6 +43,11 @@ constexpr Limit kScriptAdapters{
           "adapters (LoRA) are made by the training script, with PEFT, "
           "and these files are of its launcher; use trl, or megatron-bridge");
     }};
+constexpr Limit kNanotronAdapters{"nanotron_adapters", adapts, [](const Subject&) {
+                                    return std::string(
+                                        "nanotron has no adapters (LoRA); use trl, or "
+                                        "megatron-bridge");
+                                  }};
 constexpr Limit kTitanAdapters{"torchtitan_adapters", adapts, [](const Subject&) {
                                  return std::string(
                                      "qplan writes no adapters (LoRA) for torchtitan; use "
@@ -90,7 +96,7 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
       if (recipe == RecipeKind::ddp) return {ddp_limits(), trainer_limits(), trl_limits()};
       return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(), trl_limits()};
     case Framework::nanotron:
-      return {nanotron_limits(), only(kFlagsAdapters)};
+      return {nanotron_limits(), only(kNanotronAdapters)};
   }
   return {};
 }
@@ -127,6 +133,19 @@ std::vector<std::string_view> files_words() {
   }
   for (const auto& [alias, framework] : kOtherNames) words.push_back(alias);
   return words;
+}
+
+Framework written_framework(std::string_view name) {
+  if (const auto framework = files_named(name)) return *framework;
+  const std::vector<std::string_view> words = files_words();
+  if (const auto read = try_from_word<Framework>(name)) {
+    throw Error(
+        fmt::format("{}'s files are read by `qplan check` and not written; choose one of {}",
+                    to_word(*read), fmt::join(words, ", ")));
+  }
+  const std::string hint = did_you_mean(name, {words.begin(), words.end()});
+  throw Error(fmt::format("framework '{}' is unknown; choose one of {}{}", shown(name),
+                          fmt::join(words, ", "), hint));
 }
 
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {

@@ -57,6 +57,8 @@ constexpr bool is_written(Framework framework) {
 // reads those of fsdp2).
 std::optional<Framework> files_named(std::string_view name);
 std::vector<std::string_view> files_words();
+// The same, of a framework that must be one of these; throws Error for others.
+Framework written_framework(std::string_view name);
 
 // Whose implementation a framework's files run; Megatron's own runs Megatron-FSDP too.
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan);

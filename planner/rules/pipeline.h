@@ -129,8 +129,12 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
      "Megatron-LM d98e8a64, megatron/training/arguments.py:1002; zero-bubble 39f2c186, "
      "megatron/core/pipeline_parallel/zerobubble/scheduler/zbv.py; DualPipe 3da1bbe, "
      "dualpipe/dualpipe.py"},
+    // Of batches that fill a microbatch; what does not breaks batch_divisibility.
     {"schedule_microbatches", kEvery,
-     [](const Case& c) { return c.p.num_microbatches() < fewest_microbatches(c.p); },
+     [](const Case& c) {
+       const std::int64_t count = c.p.num_microbatches();
+       return count > 0 && count < fewest_microbatches(c.p);
+     },
      [](const Case& c) {
        return fmt::format("schedule {} on pp {} needs at least {} microbatches, not {}",
                           to_word(c.p.schedule), c.p.pp, fewest_microbatches(c.p),

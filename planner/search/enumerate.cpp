@@ -135,9 +135,9 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
     if (pp == 1 && kind != ScheduleKind::one_f_one_b && !asked) continue;
     // Only on request: GPipe, which holds every microbatch and is never faster than 1F1B; ZB-V,
     // whose schedule has no repeating part to shorten a simulation by; and DualPipe, which holds
-    // every stage twice.
-    const bool rare =
-        kind == ScheduleKind::gpipe || kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe;
+    // every stage twice, where another schedule shortens the bubble.
+    const bool rare = kind == ScheduleKind::gpipe || kind == ScheduleKind::zbv ||
+                      (kind == ScheduleKind::dualpipe && has.has(ScheduleKind::interleaved));
     if (rare && !asked) continue;
     std::vector<int> chunks = {1};
     if (kind == ScheduleKind::zbv) chunks = {2};

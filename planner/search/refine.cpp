@@ -130,8 +130,8 @@ class Neighbours {
     }
   }
 
-  // As few of each chunk's layers as fit (Megatron's block method): how many is a question of
-  // memory.
+  // As few of each chunk's layers as fit (Megatron's block method), none if that does: how many is
+  // a question of memory.
   void recompute_less(const ParallelPlan& plan) {
     if (!is_whole_recompute(plan)) return;
     if (!cost_.recipe().can.recompute.has(RecomputeChoice::blocks)) return;
@@ -145,6 +145,11 @@ class Neighbours {
   void recompute_least(const ParallelPlan& plan, bool given) {
     if (!rules_.broken(plan).empty()) return;  // only steps that there are can be weighed
     ParallelPlan least = plan;
+    if (!given) {
+      least.recompute = {};
+      if (rules_.broken(least).empty() && fitting(least)) return try_plan(least);
+      least.recompute = plan.recompute;
+    }
     const auto fits = [&](int count) {
       least.recompute.layers = count;
       return fitting(least).has_value();
@@ -154,7 +159,7 @@ class Neighbours {
     if (few <= many && fits(least_of(few, many, fits))) try_plan(least);
   }
 
-  // As few twentieths of the optimizer as fit.
+  // As few twentieths of the optimizer as fit, none if that does.
   void offload_less(const ParallelPlan& plan) {
     if (asked(&P::offload) || plan.offload != Offload{.optimizer = 1.0}) return;
     ParallelPlan less = plan;
@@ -162,7 +167,7 @@ class Neighbours {
       less.offload.optimizer = twentieths / 20.0;
       return rules_.broken(less).empty() && fitting(less).has_value();
     };
-    if (fits(least_of(1, 19, fits))) try_plan(less);
+    if (fits(least_of(0, 19, fits))) try_plan(less);
   }
 
   // Of one microbatch beside the compute of another: Megatron-Core's alone, whose HybridModel (of

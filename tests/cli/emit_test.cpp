@@ -169,6 +169,21 @@ TEST_CASE("every framework's files come out of a plan of its own, and check find
   }
 }
 
+TEST_CASE("files that are only read are not written, and nothing is done in silence") {
+  const TemporaryFolder folder;
+  const std::string plan =
+      plan_file(folder, "--model llama3-8b --gpus 8 --framework nanotron --tp 2 --pp 1");
+  const std::string out = " --out " + folder.file("job");
+  const Ran asked = run("emit " + plan + " --framework nanotron" + out);
+  CHECK(asked.code == 2);
+  CHECK(asked.says("nanotron's files are read by `qplan check` and not written; choose one of"));
+  const Ran unasked = run("emit " + plan + out);
+  CHECK(unasked.code == 2);
+  CHECK(unasked.says("a plan of nanotron has no framework of its own"));
+  CHECK_FALSE(unasked.says("trl, nanotron"));
+  CHECK_FALSE(fs::exists(folder.file("job")));
+}
+
 TEST_CASE("what emit cannot use it says in a sentence") {
   CHECK(run("emit").code == 2);
   CHECK(run("emit /nowhere.json --out x").code == 2);

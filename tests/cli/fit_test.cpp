@@ -231,4 +231,15 @@ TEST_CASE("rows that are none are said to be none") {
   const Ran ran = run({"fit", "--runs", table, "--rows", "nosuch"});
   CHECK(ran.code == 2);
   CHECK(ran.says("whose id begins with 'nosuch'"));
+  // Of rows that cannot be predicted the first says why.
+  const TemporaryFolder folder;
+  std::string text = read_text_file(table);
+  const std::size_t line = text.find('\n') + 1;
+  for (std::size_t at = line; (at = text.find(",h100-sxm,", at)) != text.npos;) {
+    text.replace(at, 10, ",nosuch.json,");
+  }
+  write_file_atomically(folder.file("runs.csv"), text);
+  const Ran machine = run({"fit", "--runs", folder.file("runs.csv")});
+  CHECK(machine.code == 2);
+  CHECK(machine.says("cannot open 'nosuch.json'"));
 }

@@ -1,9 +1,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "cli/plan_words.h"
-#include "models/plan/words.h"
+#include "models/plan/word_values.h"
 #include "models/text.h"
 #include "tests/cli/run.h"
 
@@ -93,6 +94,15 @@ TEST_CASE(
   CHECK(run("search --model tiny --gpus 8 --schedule 1f1b --schedule=interleaved").err ==
         "qplan: --schedule is given 2 times; give it once, as a list: --schedule "
         "1f1b,interleaved\n");
+}
+
+TEST_CASE("a name that the file system cannot follow is said in words, whoever asks") {
+  const TemporaryFolder folder;
+  const std::string link = folder.file("link");
+  std::filesystem::create_symlink(link, link);
+  const Ran ran = run({"predict", "--model", "tiny", "--gpus", "8", "--hardware", link});
+  CHECK(ran.code == 2);
+  CHECK(ran.err == "qplan: cannot use '" + link + "': Too many levels of symbolic links\n");
 }
 
 TEST_CASE("underscores in an option are dashes") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "cli/notes.h"
 #include "cli/report.h"
 #include "costmodel/evaluate.h"
 #include "planner/frameworks/emit.h"

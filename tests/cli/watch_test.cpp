@@ -76,7 +76,9 @@ TEST_CASE("a command is watched as its log is, and its failure is a launch that 
 
 TEST_CASE("watch needs a log or a command") {
   CHECK(run("watch" + kJob).code == 2);
-  CHECK(run("watch /nowhere.log" + kJob).code == 2);
+  const Ran absent = run("watch /nowhere.log" + kJob);
+  CHECK(absent.code == 2);
+  CHECK(absent.says("cannot open '/nowhere.log': No such file or directory; name a log"));
   const TemporaryFolder folder;
   CHECK(run("watch " + folder.path() + kJob).says("is a folder"));
 }

@@ -1,7 +1,8 @@
 #pragma once
-// LLaMA-Factory's (ff6d4d12) and axolotl's (067b021c) YAML. Both make a Hugging Face Trainer's job
-// of it, so what they say is handed to the readers of such jobs in their words; what only these two
-// check is found by check_finetuning (scene.h).
+// What fine-tuners' own files and arguments say: LLaMA-Factory's (ff6d4d12) and axolotl's
+// (067b021c) YAML, ms-swift's and TRL's arguments, NeMo AutoModel's YAML. Each but the last makes a
+// Hugging Face Trainer's job of it, so it is handed to the readers of such jobs in their words;
+// what only a fine-tuner checks is found by check_finetuning (scene.h).
 
 #include <span>
 #include <string>

@@ -67,6 +67,19 @@ TEST_CASE("any few chunks are tried where layers may be placed, else those that 
   CHECK(chunks(4, RecipeKind::megatron, {4, 4, 4, 4, 5, 5, 5, 5}) == std::set<int>{1, 2});
 }
 
+TEST_CASE("DualPipe is tried unasked where no other schedule shortens the bubble") {
+  const ModelSpec model = load_model("deepseek-v3");
+  const auto schedules = [&](RecipeKind recipe) {
+    std::set<ScheduleKind> seen;
+    each_plan(model, recipe_of(recipe), load_hardware("h100-sxm"), space_of(8, 64), {1, 1, 8, 1},
+              [&](const ParallelPlan& plan) { seen.insert(plan.schedule); });
+    return seen;
+  };
+  using enum ScheduleKind;
+  CHECK(schedules(RecipeKind::dualpipe) == std::set<ScheduleKind>{one_f_one_b, dualpipe});
+  CHECK(schedules(RecipeKind::qplan).count(dualpipe) == 0);
+}
+
 TEST_CASE("the best plans recompute no more layers than they must to fit") {
   const ModelSpec model = load_model("qwen2.5-14b");
   SearchSpace space = space_of(12, 1008);
@@ -89,6 +102,19 @@ TEST_CASE("the best plans recompute no more layers than they must to fit") {
   const SearchResult asked = search_megatron(model, hardware, space);
   REQUIRE_FALSE(asked.plans.empty());
   for (const RankedPlan& ranked : asked.plans) CHECK(ranked.plan.recompute.layers == 2);
+}
+
+TEST_CASE("nothing is recomputed or moved to the host by a few layers or twentieths without need") {
+  const ModelSpec model = load_model("tiny");  // 4 layers, of which a few MB lie on a device
+  SearchSpace space = space_of(1, 8192);
+  space.job.seq_len = 512;
+  const SearchResult found = search_megatron(model, load_hardware("h100-sxm"), space);
+  REQUIRE(found.plans.size() > 1);
+  for (const RankedPlan& ranked : found.plans) {
+    CAPTURE(to_string(ranked.plan));
+    const double share = ranked.plan.offload.optimizer;
+    CHECK((share == 0 || share == 0.25 || share == 1));  // those that are enumerated
+  }
 }
 
 TEST_CASE("Megatron's other dispatcher is tried where no library sends experts' rows") {
