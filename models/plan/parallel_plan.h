@@ -161,6 +161,9 @@ struct ParallelPlan {
   // The products of weight gradients add to the accumulated ones themselves. false: a kernel after
   // each does (Megatron's --no-gradient-accumulation-fusion).
   bool gradient_accumulation_fusion = true;
+  // PyTorch's FSDP reduces the gradients of every microbatch. false: they are added up whole and
+  // reduced with a step's last one (no_sync, set_requires_gradient_sync; accelerate's word).
+  bool sync_each_batch = true;
   // Adapters beside frozen weights (models/lora.h). 0: none, every weight is trained.
   int lora_rank = 0;
   int lora_alpha = 32;  // their products are scaled by alpha / rank

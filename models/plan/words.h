@@ -184,15 +184,17 @@ inline constexpr std::tuple kPlanWords{
     PlanWord{.key = "attention_backend",
              .member = &ParallelPlan::attention_backend,
              .value = "KIND",
-             .help = "library of attention (flash: FlashAttention-2, fused: cuDNN, unfused)",
+             .help = "library of attention (flash: FlashAttention-2, fused: cuDNN, or what runs as "
+                     "fast, FlashAttention-3; unfused)",
              .given = Given::once,
              .setting = true,
-             .said_by = {.recipes = kMegatronCore,
+             .said_by = {.recipes = kMegatronCore | kTorch,
                          .rule = "attention_backend_available",
                          .lacks = "choice of attention's library",
                          .instead = "leave attention_backend out",
-                         .source = "Megatron-LM d98e8a64, --attention-backend; qplan: no other "
-                                   "recipe has the choice"}},
+                         .source = "Megatron-LM d98e8a64, --attention-backend; qplan: "
+                                   "transformers' attn_implementation and torch's sdpa_kernel "
+                                   "choose it under FSDP, and no other recipe has the choice"}},
     PlanWord{.key = "fp8_dot_product_attention",
              .member = &ParallelPlan::fp8_dot_product_attention,
              .value = "BOOL",
@@ -442,6 +444,20 @@ inline constexpr std::tuple kPlanWords{
                                     "Megatron's",
                          .source = "Megatron-LM d98e8a64, --no-gradient-accumulation-fusion; "
                                    "qplan: no other recipe has the choice"}},
+    PlanWord{
+        .key = "sync_each_batch",
+        .member = &ParallelPlan::sync_each_batch,
+        .value = "BOOL",
+        .help = "FSDP reduces every microbatch's gradients; false: it adds them up whole and "
+                "reduces once a step (no_sync, what accelerate and Trainer do unasked)",
+        .given = Given::once,
+        .touches = kAll,
+        .said_by = {.recipes = kTorch,
+                    .rule = "sync_each_batch_available",
+                    .lacks = "sums of whole gradients",
+                    .instead = "leave sync_each_batch out",
+                    .source = "accelerate 16cb6eb8, src/accelerate/accelerator.py:1289; qplan: "
+                              "torch's no_sync and set_requires_gradient_sync are FSDP's alone"}},
     PlanWord{.key = "optimizer",
              .member = &ParallelPlan::optimizer,
              .value = "KIND",

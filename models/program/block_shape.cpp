@@ -57,6 +57,11 @@ bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {
   return sharding_in_blocks(plan, recipe) >= 2 || recipe.states.updates_working_weights;
 }
 
+bool sums_whole_gradients(const ParallelPlan& plan, const Recipe& recipe) {
+  return !plan.sync_each_batch && plan.num_microbatches() > 1 && kTorch.has(recipe.kind) &&
+         sharding_in_blocks(plan, recipe) >= 2;
+}
+
 namespace {
 
 // Other recipes' tied heads on one stage are priced without a second set of states.
@@ -129,6 +134,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.moe_in_turn = model.moe && plan.routing == Routing::in_turn;
   s.moe_capacity = model.moe ? plan.moe_capacity_factor : 0;
   s.fresh_gradients = makes_fresh_gradients(plan, recipe);
+  s.sums_whole = sums_whole_gradients(plan, recipe);
   // A weight in fp8 and its transposed copy, where products need one, are as large as a weight in
   // bf16; MXFP8 always has both, for its blocks lie along one side.
   // Megatron wants a distributed optimizer for it, all on the GPU (training/arguments.py).

@@ -104,9 +104,10 @@ struct BlockShape {
   bool deterministic = false;                // ParallelPlan::deterministic
   bool gradient_accumulation_fusion = true;  // ParallelPlan::gradient_accumulation_fusion
   LossKind loss = LossKind::by_framework;    // ParallelPlan::loss
-  int lora_rank = 0;                         // ParallelPlan::lora_rank
-  LoraTargets lora_targets;                  // ParallelPlan::lora_targets
-  double lora_dropout = 0;                   // ParallelPlan::lora_dropout
+  bool sums_whole = false;   // gradients of sharded parameters (sums_whole_gradients)
+  int lora_rank = 0;         // ParallelPlan::lora_rank
+  LoraTargets lora_targets;  // ParallelPlan::lora_targets
+  double lora_dropout = 0;   // ParallelPlan::lora_dropout
   FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
   bool lora_a2a = false;                                 // ParallelPlan::lora_a2a
   AdapterFormat lora_dtype = AdapterFormat::computed;    // ParallelPlan::lora_dtype
@@ -212,6 +213,7 @@ inline constexpr std::tuple kShapeFields{
                .touches = kWork,
                .word = &ParallelPlan::gradient_accumulation_fusion},
     ShapeField{.member = &BlockShape::loss, .word = &ParallelPlan::loss},
+    ShapeField{.member = &BlockShape::sums_whole},
     ShapeField{.member = &BlockShape::sorts_by_torch, .touches = kWork},
     ShapeField{.member = &BlockShape::lora_rank, .word = &ParallelPlan::lora_rank},
     ShapeField{.member = &BlockShape::lora_targets, .word = &ParallelPlan::lora_targets},
@@ -245,6 +247,10 @@ std::uint64_t hash_of(const BlockShape& shape);
 // Whether backward makes a rank's gradients anew, because the recipe drops them after an update and
 // a step has one microbatch: with several, those of the first are there when the second runs.
 bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe);
+
+// Whether a rank adds up the gradients of several microbatches whole, though it keeps shards of
+// parameters and states: sync_each_batch=false under FSDP.
+bool sums_whole_gradients(const ParallelPlan& plan, const Recipe& recipe);
 
 // The part of a plan that every block of it shares; kind, layer and neighbours are set per block.
 // `turns_fp8`: the GPU multiplies fp8 only where the contracted side lies in rows (Hopper, Ada).

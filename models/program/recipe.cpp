@@ -311,7 +311,9 @@ constexpr Recipe fsdp2_compile() {
   // OPTIMIZERS in torchtitan b5bcd76c, torchtitan/components/optimizer/optimizer.py:143; its
   // DistMuon wants FlexShard's placement of whole matrices, which is not modelled.
   r.can.optimizers = set_of(OptimizerKind::adam);
-  r.can.losses = set_of(LossKind::chunked, LossKind::compiled);
+  // eager: layers are compiled and the loss is not (torchtitan's compile.components, and programs
+  // that compile layers of Hugging Face's models).
+  r.can.losses = set_of(LossKind::chunked, LossKind::compiled, LossKind::eager);
   r.can.pipeline = true;
   r.can.takes_layout = true;                        // module_fqns_per_model_part
   r.can.sequence_split = SequenceSplit::unasked;    // enable_sequence_parallel is true by default

@@ -39,8 +39,9 @@ void StateBuilder::declare() {
            Storage::weight);
   }
   if (s.params_offload) b.at(weights_).fraction = 0;
-  const RankParameters grads = s.zero >= 2 ? shard : own_;
-  gradients_ = b.slot("gradients", kept_dtype(), 1, grads.total(),
+  // Sums that stay whole are let go with the reduction that makes shards of them.
+  const RankParameters grads = s.zero >= 2 && !s.sums_whole ? shard : own_;
+  gradients_ = b.slot("gradients", s.sums_whole ? summed_dtype() : kept_dtype(), 1, grads.total(),
                       s.fresh_gradients ? Storage::fresh_gradient : Storage::gradient);
   if (widens_gradients(c_.recipe, s) && !borrows_) {
     b.slot("gradients of a microbatch", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
@@ -53,8 +54,8 @@ void StateBuilder::declare() {
     const DType reduced = c_.recipe.states.fp32_accumulation ? c_.activation_dtype() : kept_dtype();
     b.slot("reduction buckets", reduced, 1, own_.total(), Storage::gradient);
   }
-  const bool on_host =
-      s.zero >= 2 && s.optimizer_offload >= 1 && c_.recipe.states.offloads_as_reduced;
+  const bool on_host = s.zero >= 2 && !s.sums_whole && s.optimizer_offload >= 1 &&
+                       c_.recipe.states.offloads_as_reduced;
   if (on_host) b.at(gradients_).fraction = 0;
   shard_ = s.zero >= 1 ? shard : own_;
   if (borrows_) {
@@ -69,7 +70,7 @@ void StateBuilder::declare() {
     forward = whole_parameters("gathered weights", own_);
     backward = s.zero == 3 ? whole_parameters("gathered weights again", own_) : forward;
   }
-  if (reduces_every_microbatch(s)) {
+  if (s.zero >= 2) {
     const bool fp32 = c_.recipe.states.fp32_accumulation && !keeps_bf16_gradients();
     // A head that runs in parts adds up its gradients in the format that they are reduced in
     // (accumulate_unsharded_grad_if_needed in torch's _fsdp_param.py).
@@ -168,6 +169,12 @@ bool StateBuilder::keeps_bf16_gradients() const {
 
 DType StateBuilder::reduce_dtype() const {
   return keeps_bf16_gradients() ? DType::bf16 : c_.recipe.states.reduce_dtype;
+}
+
+// FSDP2 adds up in the format that it reduces in (to_accumulated_grad_if_needed in torch's
+// _fsdp_param.py), FSDP1 leaves it to autograd (_post_backward_hook in its fsdp/_runtime_utils.py).
+DType StateBuilder::summed_dtype() const {
+  return c_.recipe.states.flat_parameters ? c_.activation_dtype() : reduce_dtype();
 }
 
 // Both FSDPs make a reduced shard what its parameters are, however it was reduced

@@ -55,7 +55,8 @@ class StateBuilder {
   [[nodiscard]] bool narrow_shards() const;
   [[nodiscard]] bool keeps_bf16_gradients() const;
   [[nodiscard]] DType reduce_dtype() const;
-  [[nodiscard]] DType kept_dtype() const;  // of gradients between reduction and update
+  [[nodiscard]] DType summed_dtype() const;  // of whole gradients, over microbatches
+  [[nodiscard]] DType kept_dtype() const;    // of gradients between reduction and update
 
   SlotId whole_parameters(std::string_view name, const RankParameters& n);
   // Of the frozen ones among `n`.
@@ -81,6 +82,10 @@ class StateBuilder {
   void sum_replicas(SlotId input);
 
   void reduce_whole(std::int64_t count, Axis axis, int ranks, double element);
+
+  // Of gradients that several microbatches add up whole (BlockShape::sums_whole).
+  void add_whole();
+  void copy_sums();
 
   // Sums `count` elements that several ranks make a part of.
   void sum_shared(std::int64_t count, Axis axis, Role role);

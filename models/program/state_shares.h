@@ -22,7 +22,7 @@ inline RankParameters sharded(const RankParameters& n, const BlockShape& s) {
 }
 
 inline bool reduces_every_microbatch(const BlockShape& s) {
-  return s.zero >= 2;
+  return s.zero >= 2 && !s.sums_whole;
 }
 
 }  // namespace qplan

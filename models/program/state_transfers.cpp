@@ -69,7 +69,36 @@ SlotId StateBuilder::flat_gradients() {
   return flat;
 }
 
+void StateBuilder::add_whole() {
+  if (own_.total() == 0) return;
+  auto& b = c_.b;
+  const DType sum = b.at(gradients_).dtype;
+  const bool widens = b.at(whole_gradients_).dtype != sum;
+  b.compute(Rowwise{.kind = widens ? RowwiseKind::accumulate : RowwiseKind::add,
+                    .rows = 1,
+                    .cols = own_.total(),
+                    .dtype = sum},
+            {whole_gradients_, gradients_}, {gradients_});
+}
+
+// What was added up whole goes into the array that is reduced. That array has no slot: this list
+// allocates nothing, and it is gone when the next block's is made.
+void StateBuilder::copy_sums() {
+  auto& b = c_.b;
+  const auto pass = [&](RowwiseKind kind) {
+    b.compute(Rowwise{.kind = kind, .rows = 1, .cols = own_.total(), .dtype = reduce_dtype()},
+              {gradients_}, {gradients_});
+  };
+  if (b.at(gradients_).dtype != reduce_dtype()) {
+    pass(RowwiseKind::cast);
+  } else if (c_.recipe.states.copies_gathered) {
+    pass(RowwiseKind::copy);
+  }
+  if (flattens()) pass(RowwiseKind::scale);
+}
+
 void StateBuilder::leave_backward() {
+  if (c_.shape.sums_whole) return add_whole();
   if (!reduces_every_microbatch(c_.shape)) return;
   if (own_.total() > 0 && c_.recipe.states.adds_gradients) {
     c_.b.before_first_write(whole_gradients_,
@@ -110,7 +139,7 @@ void StateBuilder::leave_backward() {
 }
 
 void StateBuilder::drain() {
-  if (c_.shape.next.total() == 0) return;
+  if (c_.shape.sums_whole || c_.shape.next.total() == 0) return;
   auto& b = c_.b;
   const SlotId pending =
       b.slot("reduction in flight", reduce_dtype(), 1, c_.shape.next.total(), Storage::wire);
@@ -216,7 +245,8 @@ void StateBuilder::once_a_step() {
     sum_shared(own_.partial, Axis::tp, Role::replicated_gradients);
   }
   if (!reduces_every_microbatch(s)) {
-    const double grad = size_of(kept_dtype());
+    if (s.sums_whole) copy_sums();
+    const double grad = size_of(s.sums_whole ? reduce_dtype() : kept_dtype());
     reduce_whole(own_.dense, dense_axis(s), s.zero == 0 ? s.dense_replicas : s.dense_shard, grad);
     if (s.zero > 0 && s.dense_replicas > 1) {
       const Bytes shard(static_cast<double>(ceil_div(own_.dense, s.dense_shard)) * grad);

@@ -54,6 +54,26 @@ constexpr Limit kTitanAdapters{"torchtitan_adapters", adapts, [](const Subject&)
                                      "trl, or megatron-bridge");
                                }};
 
+// Files of PyTorch's FSDP leave attention to the model or to torch.
+constexpr Limit kOwnAttention{
+    "attention_of_files",
+    [](const Subject& s) {
+      return kTorch.has(s.recipe) && s.plan.attention_backend != AttentionBackend::automatic;
+    },
+    [](const Subject&) {
+      return std::string(
+          "qplan writes no choice of attention into files of FSDP; leave attention_backend out");
+    }};
+
+// No file that qplan writes says it; accelerate and Trainer decide by themselves
+// (check_accumulation in torch/check_training.cpp).
+constexpr Limit kReducesEach{
+    "sync_of_files", [](const Subject& s) { return !s.plan.sync_each_batch; },
+    [](const Subject&) {
+      return std::string(
+          "qplan writes no file that adds up gradients whole; leave sync_each_batch out");
+    }};
+
 std::span<const Limit> only(const Limit& limit) {
   return {&limit, 1};
 }
@@ -69,32 +89,37 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
     case Framework::megatron_deepspeed:
       return {megatron_deepspeed_limits(), only(kFlagsAdapters)};
     case Framework::fsdp2:
-      return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(),
-              only(kScriptAdapters)};
+      return {accelerate_limits(),   accelerate_mesh_limits(), trainer_limits(),
+              only(kScriptAdapters), only(kReducesEach),       only(kOwnAttention)};
     case Framework::torchtitan:
-      return {torchtitan_limits(), only(kTitanAdapters)};
+      return {torchtitan_limits(), only(kTitanAdapters), only(kReducesEach), only(kOwnAttention)};
     case Framework::slime:
       return {megatron_limits(), step_limits(), slime_limits(), only(kFlagsAdapters)};
     case Framework::verl:
-      return {rl_limits(), step_limits(), verl_limits()};
+      return {rl_limits(), step_limits(), verl_limits(), only(kReducesEach), only(kOwnAttention)};
     case Framework::nemo_rl:
-      return {rl_limits(), step_limits(), nemo_rl_limits()};
+      return {rl_limits(), step_limits(), nemo_rl_limits(), only(kReducesEach),
+              only(kOwnAttention)};
     case Framework::automodel:
       if (recipe == RecipeKind::fsdp2_compile) {
-        return {torchtitan_limits(), automodel_limits(), automodel_spread_limits()};
+        return {torchtitan_limits(), automodel_limits(), automodel_spread_limits(),
+                only(kReducesEach), only(kOwnAttention)};
       }
-      return {accelerate_limits(), trainer_limits(), automodel_limits()};
+      return {accelerate_limits(), trainer_limits(), automodel_limits(), only(kReducesEach),
+              only(kOwnAttention)};
     case Framework::ms_swift:
       if (recipe == RecipeKind::deepspeed)
         return {deepspeed_limits(), trainer_limits(), swift_limits()};
       if (recipe == RecipeKind::fsdp2)
-        return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(), swift_limits()};
+        return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(),
+                swift_limits(),      only(kReducesEach),       only(kOwnAttention)};
       return {megatron_limits(), swift_megatron_limits()};
     case Framework::trl:
       if (recipe == RecipeKind::deepspeed)
         return {deepspeed_limits(), trainer_limits(), trl_limits()};
       if (recipe == RecipeKind::ddp) return {ddp_limits(), trainer_limits(), trl_limits()};
-      return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(), trl_limits()};
+      return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(),
+              trl_limits(),        only(kReducesEach),       only(kOwnAttention)};
     case Framework::nanotron:
       return {nanotron_limits(), only(kNanotronAdapters)};
   }

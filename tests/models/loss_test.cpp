@@ -100,6 +100,17 @@ TEST_CASE("losses of a split vocabulary send what their code sends") {
   CHECK(more(LossKind::te) == 1);       // gathers the three
 }
 
+TEST_CASE("layers may be compiled and the loss not, which then keeps what torch's own does") {
+  using enum LossKind;
+  CHECK(losses_of(RecipeKind::fsdp2_compile).has(eager));
+  const Recipe& compiled_layers = recipe_of(RecipeKind::fsdp2_compile);
+  const LossTraits loss = traits_of(eager, compiled_layers);
+  CHECK_FALSE(loss.fused);
+  CHECK(loss.chunks == 1);
+  CHECK(loss.kept_bytes == 8);  // logits in fp32 and their log-softmax
+  CHECK(traits_of(compiled, compiled_layers).kept_bytes == 0);
+}
+
 TEST_CASE("what a framework runs unasked needs no word") {
   const Recipe& megatron = recipe_of(RecipeKind::megatron);
   using enum LossKind;

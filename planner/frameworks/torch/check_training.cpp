@@ -10,6 +10,7 @@
 
 #include "models/ascii.h"
 #include "models/error.h"
+#include "models/parameters.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/finetuning/trainer_fsdp.h"
@@ -117,9 +118,45 @@ void check_recomputation(const Scene& scene, const Place& place, Findings& out) 
                  {}});
 }
 
+// ---- gradients of several microbatches ----
+
+bool is_trainers(const ConfigPart& part) {
+  const Dialect d = part.dialect;
+  return d == Dialect::trainer || d == Dialect::trl || d == Dialect::ms_swift ||
+         d == Dialect::llama_factory || d == Dialect::axolotl;
+}
+
+// A Trainer reduces with the last of them alone, and FSDP keeps the sums whole until then. Files of
+// plans have no word of it, so that it is told and not read. accelerate reduces in 16 bits.
+void check_accumulation(const Scene& scene, const Place& place, Findings& out) {
+  const ParallelPlan& p = scene.draft.plan;
+  const auto& parts = scene.files.parts;
+  if (p.zero < 2 || p.lora_rank > 0 || p.dp <= 1 || p.num_microbatches() <= 1) return;
+  if (std::none_of(parts.begin(), parts.end(), is_trainers)) return;
+  for (const ConfigPart& part : parts) {
+    if (has_text(scene.text_of(part.place.file), "sync_each_batch")) return;
+  }
+  const double numbers = static_cast<double>(count_parameters(scene.question.model).total()) / p.tp;
+  const Bytes whole(numbers * size_of(DType::bf16));
+  out.push_back(
+      {note,
+       "whole_gradients",
+       place,
+       fmt::format("a Trainer that accumulates {} microbatches keeps gradients whole "
+                   "until the last under FSDP: {:.1f} GiB a GPU that this prediction "
+                   "does not count",
+                   p.num_microbatches(), whole / gib(1)),
+       "accelerator_config {\"gradient_accumulation_kwargs\": {\"sync_each_batch\": true}} "
+       "reduces each",
+       "accelerate 16cb6eb8, src/accelerate/accelerator.py:1289; transformers 5, "
+       "src/transformers/trainer.py (sync_each_batch)",
+       {}});
+}
+
 void check_fsdp(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
   if (distributed_type_of(s).meant != "FSDP") return;
+  check_accumulation(scene, part.place, out);
   if (has_text(word_of(s, "fsdp_config.fsdp_auto_wrap_policy"), "transformer")) {
     check_classes(scene, s.find("fsdp_config.fsdp_transformer_layer_cls_to_wrap"), out);
   }

@@ -263,6 +263,11 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("torchtitan gathers keys and values (cp_comm=all_gather)");
      }},
+    {"loss_of_torchtitan", [](const Subject& s) { return s.plan.loss == LossKind::eager; },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes torchtitan's loss compiled with the model; use loss chunked or compiled");
+     }},
     {"shards_of_mesh", shards_unevenly, whole_shards},
     {"stages_of_torchtitan",
      [](const Subject& s) {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <variant>
 
 #include "models/plan/parallel_plan.h"
 #include "tests/models/framework_blocks.h"
@@ -52,6 +53,28 @@ TEST_CASE("a plan's attention backend stands for the recipe's") {
   CHECK(kernel("attention_backend=flash") == AttentionKernel::flash2);
   CHECK(kernel("attention_backend=fused") == AttentionKernel::fused);
   CHECK(kernel("attention_backend=unfused") == AttentionKernel::unfused);
+}
+
+TEST_CASE("FSDP's plans choose attention, too, and leave it to the recipe unasked") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto kernel = [&](RecipeKind kind, const std::string& words) {
+    const Recipe& recipe = recipe_of(kind);
+    const ParallelPlan plan = parse_plan("dp8 zero3 gbs8 seq1024 " + words);
+    BlockShape s = base_shape(model, plan, recipe, 1);
+    s.kind = BlockKind::decoder;
+    s.layer = model.layers.back();
+    std::vector<AttentionKernel> found;
+    for (const Op& op : build_block(model, recipe, s).forward) {
+      if (const auto* a = std::get_if<Attention>(&op.work)) found.push_back(a->kernel);
+    }
+    REQUIRE(found.size() == 1);
+    return found.front();
+  };
+  for (const RecipeKind kind : {RecipeKind::fsdp1, RecipeKind::fsdp2, RecipeKind::fsdp2_compile}) {
+    CHECK(kernel(kind, "") == recipe_of(kind).kernels.attention);
+    CHECK(kernel(kind, "attention_backend=fused") == AttentionKernel::fused);
+    CHECK(kernel(kind, "attention_backend=flash") == AttentionKernel::flash2);
+  }
 }
 
 // q, k and v of a layer, 4096 + 2 x 1024 columns; with heads exchanged over cp they travel so, too.
@@ -139,4 +162,46 @@ TEST_CASE("without gradient fusion a kernel adds each weight gradient, and no du
   CHECK(added(apart) == 4);  // queries, keys and values; output; gate and up; down
   CHECK(dummies(fused) == 4);
   CHECK(dummies(apart) == 0);
+}
+
+TEST_CASE("FSDP that adds gradients up whole reduces them once a step, and keeps them until then") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto layer = [&](RecipeKind kind, const std::string& words) {
+    const Recipe& recipe = recipe_of(kind);
+    BlockShape s = base_shape(model, parse_plan("dp8 zero3 seq1024 " + words), recipe, 1);
+    s.kind = BlockKind::decoder;
+    s.layer = model.layers.back();
+    return build_block(model, recipe, s);
+  };
+  const auto reductions = [](const std::vector<Op>& ops) {
+    return std::count_if(ops.begin(), ops.end(), [](const Op& op) {
+      const auto* c = std::get_if<Collective>(&op.work);
+      return c != nullptr && c->kind == CollectiveKind::reduce_scatter;
+    });
+  };
+  const auto kept = [](const Block& block) {
+    double bytes = 0;
+    for (const Slot& slot : block.slots) {
+      if (slot.storage == Storage::gradient) bytes += slot.bytes().value();
+    }
+    return bytes;
+  };
+  const auto numbers = static_cast<double>(layer_parameters(model, model.layers.back()));
+  for (const auto& [kind, width] :
+       {std::pair{RecipeKind::fsdp1, 2.0}, std::pair{RecipeKind::fsdp2, 4.0},
+        std::pair{RecipeKind::fsdp2_compile, 4.0}}) {
+    CAPTURE(to_word(kind));
+    const Block each = layer(kind, "gbs32"), last = layer(kind, "gbs32 sync_each_batch=false");
+    CHECK(reductions(each.backward) == 1);
+    CHECK(reductions(each.reduce) == 0);
+    CHECK(reductions(last.backward) == 0);
+    CHECK(reductions(last.reduce) == 1);
+    // FSDP2 adds up in the format that it reduces in, FSDP1 in that of autograd's gradients.
+    CHECK(kept(last) == doctest::Approx(numbers * width).epsilon(0.001));
+    CHECK(kept(each) == doctest::Approx(numbers * 4 / 8).epsilon(0.001));
+    // Of one microbatch there is nothing to add up.
+    const Block alone = layer(kind, "gbs8 sync_each_batch=false"), plain = layer(kind, "gbs8");
+    CHECK(alone.backward.size() == plain.backward.size());
+    CHECK(kept(alone) == kept(plain));
+  }
 }

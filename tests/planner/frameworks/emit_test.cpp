@@ -98,6 +98,30 @@ TEST_CASE("a loss that a framework refuses is not written for it") {
   }
 }
 
+TEST_CASE("what no file of FSDP says is not written for it") {
+  for (const auto& [framework, words, rule] :
+       std::initializer_list<std::tuple<Framework, const char*, const char*>>{
+           {Framework::torchtitan, "loss=eager", "loss_of_torchtitan"},
+           {Framework::torchtitan, "attention_backend=fused", "attention_of_files"},
+           {Framework::fsdp2, "attention_backend=flash", "attention_of_files"},
+           {Framework::torchtitan, "sync_each_batch=false", "sync_of_files"},
+           {Framework::fsdp2, "sync_each_batch=false", "sync_of_files"},
+           {Framework::trl, "sync_each_batch=false", "sync_of_files"}}) {
+    CAPTURE(words);
+    const Job j = job(
+        "qwen3-8b", std::string("dp8 zero3 gbs16 seq4096 overlap=grad+param ") + words, framework);
+    const ClusterLimits limits{8, 90};
+    const auto reasons = why_inexpressible(framework, j.subject(), limits);
+    REQUIRE(reasons.size() == 1);
+    CHECK(reasons.front().rule == rule);
+    ParallelPlan nearest;
+    REQUIRE(nearest_expressible(framework, j.subject(), limits, nearest));
+    CHECK(nearest.sync_each_batch);
+    CHECK(nearest.attention_backend == AttentionBackend::automatic);
+    CHECK(nearest.loss == LossKind::by_framework);
+  }
+}
+
 TEST_CASE("torchtitan's loss is written in chunks where they divide a micro-batch's tokens") {
   const auto config = [](const std::string& plan) {
     const Job j = job("llama3-8b", plan, Framework::torchtitan);

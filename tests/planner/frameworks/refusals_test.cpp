@@ -327,6 +327,20 @@ TEST_SUITE("what frameworks refuse") {
               [&](const std::string& more) { return ask("gradient_checkpointing: true\n", more); });
     CHECK(find(ask("gradient_checkpointing: false\n", "  fsdp_activation_checkpointing: true\n"),
                "recompute_twice") == nullptr);
+    const std::string steps = "gradient_accumulation_steps: 8\n";
+    const Checked told = ask(steps, "");
+    const Finding* const whole = find(told, "whole_gradients");
+    REQUIRE(whole != nullptr);
+    CHECK(whole->severity == Severity::note);
+    CHECK(whole->message.find("8 microbatches") != std::string::npos);
+    CHECK(whole->message.find("15.3 GiB") != std::string::npos);  // 8.19e9 numbers of 16 bits
+    for (const char* other :
+         {"gradient_accumulation_steps: 1\n", "gradient_accumulation_steps: 8\nuse_peft: true\n",
+          "gradient_accumulation_steps: 8\naccelerator_config:\n"
+          "  gradient_accumulation_kwargs:\n    sync_each_batch: true\n"}) {
+      CAPTURE(other);
+      CHECK(find(ask(other, ""), "whole_gradients") == nullptr);
+    }
   }
 
   TEST_CASE("NeMo AutoModel: values") {

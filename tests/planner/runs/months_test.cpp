@@ -22,6 +22,10 @@ TEST_CASE(
   CHECK(month("README 20261301", "torchtitan", "fsdp2_compile") == 202412);
   CHECK(month("benchmarks/llama3_h100_202506.md", "TRL", "fsdp2_compile") == 202412);
   CHECK(month("", "torchtitan", "fsdp2_compile") == 0);
+  // Any other program on FSDP or Hugging Face's modules is of the month that its name says.
+  CHECK(month("benchmarks/baselines/a.json", "prime-rl (FSDP2) 2026-01", "fsdp2_compile") ==
+        202601);
+  CHECK(month("README.md", "TRL 2024-11", "fsdp1") == 202411);
   CHECK(month("benchmarks/llama3_h100_202412.md", "torchtitan", "megatron") == 0);
 
   constexpr auto titan = RecipeKind::fsdp2_compile;
