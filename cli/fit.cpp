@@ -88,7 +88,7 @@ void refuse_output_below(const std::string& output, const std::string& base) {
   }
 }
 
-FitRun run_of(std::string name, double seconds, std::shared_ptr<AskedPlan> asked) {
+FitRun run_of(std::string name, double seconds, const std::shared_ptr<AskedPlan>& asked) {
   const auto predict = [asked](const HardwareProfile& machine) -> std::optional<Estimate> {
     JobChoices choices = asked->job->choices;
     choices.hardware_profile = machine.source;

@@ -162,7 +162,7 @@ TEST_CASE("a plan that rules forbid is answered with every reason, and exit code
 }
 
 TEST_CASE("a batch too small for its ranks is one reason, not two") {
-  const Json json = run(kPredict + "--global-batch-size 4 --json").json();
+  const Json json = run("predict --model tiny --gpus 8 --global-batch-size 4 --json").json();
   REQUIRE(json["infeasible"].size() == 1);
   CHECK(json["infeasible"][0]["rule"] == "batch_divisibility");
 }
