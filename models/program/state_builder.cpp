@@ -76,7 +76,7 @@ void StateBuilder::declare() {
     // (accumulate_unsharded_grad_if_needed in torch's _fsdp_param.py).
     const DType summed = c_.loss_chunks() > 1 ? reduce_dtype() : c_.activation_dtype();
     const DType dtype = fp32 ? DType::fp32 : summed;
-    const bool sent = dtype == reduce_dtype() && !flattens();
+    const bool sent = dtype == reduce_dtype() && !flattens() && !s.sums_whole;
     const Storage storage = sent ? Storage::wire : Storage::local;
     gradients = b.slot("whole gradients", dtype, 1, own_.total(), storage);
     b.at(gradients).flow = Flow::gradients;
