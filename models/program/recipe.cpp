@@ -420,12 +420,13 @@ constexpr Recipe kOwn{
              .rotary_key = true,
              .loss = true,
              .vision = true},
-    // Its collectives have 32 multiprocessors each (nccl_world.cpp). In six plans of two H200, a
-    // queue a lane, they take 2.1 to 4.8 times as long beside products as alone, and the products
-    // then lose 0.76 to 1.1 times what they take alone: 2.7 (1 - 1/1.4) = 0.77. In one queue it is
-    // the same sum: there they wait for each other, at full speed
-    // (docs/evidence/archive/steps-2026-11-29-two-h200.json).
-    .beside_nvlink = BesideNvlink{1.4, 2.7},
+    // Its collectives have 32 multiprocessors each (nccl_world.cpp). Reductions of layers beside
+    // their backward take 1.26 to 2.7 times as long as alone, 1.5 in the median of ten plans of two
+    // H200 (docs/evidence/archive/draws-2026-11-30-two-h200.json); the products then lose 0.76 to
+    // 1.1 times what the collective takes alone (traced in six plans,
+    // steps-2026-11-29-two-h200.json beside it): 1.5 (1 - 1/2.05) = 0.77. In one queue it is the
+    // same sum: there they wait for each other, at full speed.
+    .beside_nvlink = BesideNvlink{2.05, 1.5},
     .errors = {.model = 0.1},
     .defaults = {.overlap = overlaps(false, true, true)},
     .can = {.schedules =
