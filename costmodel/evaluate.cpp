@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "costmodel/fold/attention_choice.h"
 #include "costmodel/fold/plan_view.h"
 #include "models/kernel_scratch.h"
 #include "models/program/rank_program.h"

@@ -21,7 +21,6 @@ static_assert(kTileM * kTileN / kConsumers == kAccumulators, "a warpgroup has 64
 constexpr int kBox = 64;
 constexpr int kBoxBytes = kBox * kTileK * 2;
 constexpr int kBytesA = kTileM * kTileK * 2, kBytesB = kTileN * kTileK * 2;
-constexpr int kMostGroups = kMostRowGroups;
 
 enum class Product { forward, input_gradient, weight_gradient };
 
@@ -39,9 +38,9 @@ struct Shared {
   std::uint64_t drawn[2], read[2];  // barriers of the two tiles below
   int tile[2];
   // By group, and within it by share of the rows.
-  int first_row[kMostGroups], rows[kMostGroups];
-  int first_tile[kMostGroups + 1];  // ... and the number of all; of weight gradients by group
-  int order[kMostGroups];           // of weight gradients: groups, those with most rows first
+  int first_row[kMostRowGroups], rows[kMostRowGroups];
+  int first_tile[kMostRowGroups + 1];  // ... and the number of all; of weight gradients by group
+  int order[kMostRowGroups];           // of weight gradients: groups, those with most rows first
 };
 
 // A matrix in shared memory under the 128-byte swizzle. Contracted numbers side by side: groups of

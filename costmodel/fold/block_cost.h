@@ -50,11 +50,6 @@ struct CostContext {
   int zero = 0;                          // stage: what hooks the launching thread runs
 };
 
-// The plan as a machine runs it: where it leaves attention's kernel to Transformer Engine, with the
-// kernel that this takes there.
-ParallelPlan plan_on(const HardwareProfile& hardware, const ParallelPlan& plan,
-                     const Recipe& recipe);
-
 // A plan's. Machine, grid and recipe must outlive it.
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
                        const RankGrid& grid, const Recipe& recipe, const JobFacts& facts);

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "costmodel/fold/attention_choice.h"
 #include "costmodel/fold/plan_view.h"
 #include "models/plan/words.h"
 #include "models/program/merge.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "costmodel/fold/attention_choice.h"
 #include "costmodel/fold/block_cost.h"
 #include "costmodel/fold/pipeline.h"
 #include "models/program/merge.h"

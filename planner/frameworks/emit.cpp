@@ -78,7 +78,7 @@ std::span<const Limit> only(const Limit& limit) {
   return {&limit, 1};
 }
 
-std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind recipe) {
+std::vector<std::span<const Limit>> own_limits(Framework framework, RecipeKind recipe) {
   switch (framework) {
     case Framework::megatron:
       return {megatron_limits(), only(kFlagsAdapters)};
@@ -89,41 +89,42 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
     case Framework::megatron_deepspeed:
       return {megatron_deepspeed_limits(), only(kFlagsAdapters)};
     case Framework::fsdp2:
-      return {accelerate_limits(),   accelerate_mesh_limits(), trainer_limits(),
-              only(kScriptAdapters), only(kReducesEach),       only(kOwnAttention)};
+      return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(),
+              only(kScriptAdapters)};
     case Framework::torchtitan:
-      return {torchtitan_limits(), only(kTitanAdapters), only(kReducesEach), only(kOwnAttention)};
+      return {torchtitan_limits(), only(kTitanAdapters)};
     case Framework::slime:
       return {megatron_limits(), step_limits(), slime_limits(), only(kFlagsAdapters)};
     case Framework::verl:
-      return {rl_limits(), step_limits(), verl_limits(), only(kReducesEach), only(kOwnAttention)};
+      return {rl_limits(), step_limits(), verl_limits()};
     case Framework::nemo_rl:
-      return {rl_limits(), step_limits(), nemo_rl_limits(), only(kReducesEach),
-              only(kOwnAttention)};
+      return {rl_limits(), step_limits(), nemo_rl_limits()};
     case Framework::automodel:
       if (recipe == RecipeKind::fsdp2_compile) {
-        return {torchtitan_limits(), automodel_limits(), automodel_spread_limits(),
-                only(kReducesEach), only(kOwnAttention)};
+        return {torchtitan_limits(), automodel_limits(), automodel_spread_limits()};
       }
-      return {accelerate_limits(), trainer_limits(), automodel_limits(), only(kReducesEach),
-              only(kOwnAttention)};
+      return {accelerate_limits(), trainer_limits(), automodel_limits()};
     case Framework::ms_swift:
       if (recipe == RecipeKind::deepspeed)
         return {deepspeed_limits(), trainer_limits(), swift_limits()};
       if (recipe == RecipeKind::fsdp2)
-        return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(),
-                swift_limits(),      only(kReducesEach),       only(kOwnAttention)};
+        return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(), swift_limits()};
       return {megatron_limits(), swift_megatron_limits()};
     case Framework::trl:
       if (recipe == RecipeKind::deepspeed)
         return {deepspeed_limits(), trainer_limits(), trl_limits()};
       if (recipe == RecipeKind::ddp) return {ddp_limits(), trainer_limits(), trl_limits()};
-      return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(),
-              trl_limits(),        only(kReducesEach),       only(kOwnAttention)};
+      return {accelerate_limits(), accelerate_mesh_limits(), trainer_limits(), trl_limits()};
     case Framework::nanotron:
       return {nanotron_limits(), only(kNanotronAdapters)};
   }
   return {};
+}
+
+std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind recipe) {
+  std::vector<std::span<const Limit>> limits = own_limits(framework, recipe);
+  limits.insert(limits.end(), {only(kReducesEach), only(kOwnAttention)});  // whoever's the file is
+  return limits;
 }
 
 // Bridge's recipes bring layers that qplan does not write as Megatron's flags, and its training

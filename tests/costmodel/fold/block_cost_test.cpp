@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "costmodel/evaluate.h"
+#include "costmodel/fold/attention_choice.h"
 #include "costmodel/fold/replay.h"
 #include "tests/costmodel/machine.h"
 
