@@ -104,8 +104,8 @@ Socket open_door(int port) {
   });
 }
 
-// Rank 0 answers every other rank once.
-void serve(const ProcessRank& own, std::span<const std::byte> bytes) {
+// Every other rank, as rank 0 meets it.
+std::vector<Socket> guests_of(const ProcessRank& own) {
   const Socket door = own.door >= 0 ? Socket(own.door) : open_door(own.port);
   if (!door.open()) {
     throw DeviceError(
@@ -115,23 +115,30 @@ void serve(const ProcessRank& own, std::span<const std::byte> bytes) {
   }
   const timeval patience{std::chrono::seconds(kPatience).count(), 0};
   ::setsockopt(door.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  std::vector<Socket> guests;
   for (std::int64_t met = 1; met < own.world; ++met) {
-    const Socket guest(::accept(door.get(), nullptr, nullptr));
-    if (!guest.open() || !guest.send_all(bytes)) {
+    guests.emplace_back(::accept(door.get(), nullptr, nullptr));
+    if (!guests.back().open()) {
       throw DeviceError(
           fmt::format("only {} of {} ranks have come to rank 0 within a minute", met, own.world));
     }
   }
+  return guests;
 }
 
-void fetch(const ProcessRank& own, std::span<std::byte> bytes) {
+void answer(const Socket& guest, std::span<const std::byte> bytes) {
+  if (!guest.send_all(bytes)) throw DeviceError("a rank that came to rank 0 has left");
+}
+
+// What rank 0 answers to what this rank says.
+void ask(const ProcessRank& own, std::span<const std::byte> question, std::span<std::byte> bytes) {
   const auto deadline = Clock::now() + kPatience;
   while (Clock::now() < deadline) {
     const Socket socket =
         open_socket(own.address, own.port, false, [](int handle, const addrinfo* a) {
           return ::connect(handle, a->ai_addr, a->ai_addrlen) == 0;
         });
-    if (socket.open() && socket.receive_all(bytes)) return;
+    if (socket.open() && socket.send_all(question) && socket.receive_all(bytes)) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   throw DeviceError(fmt::format("rank {} found no rank 0 at {}:{} within a minute", own.rank,
@@ -232,7 +239,28 @@ std::optional<ProcessRank> process_rank(const Environment& environment) {
 
 void broadcast(const ProcessRank& own, std::span<std::byte> bytes) {
   if (own.world == 1) return;
-  own.rank == 0 ? serve(own, bytes) : fetch(own, bytes);
+  if (own.rank != 0) return ask(own, {}, bytes);
+  for (const Socket& guest : guests_of(own)) answer(guest, bytes);
+}
+
+double largest(const ProcessRank& own, double number) {
+  if (own.world == 1) return number;
+  const std::span<double> bytes(&number, 1);
+  if (own.rank != 0) {
+    const double mine = number;
+    ask(own, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(bytes));
+    return number;
+  }
+  const std::vector<Socket> guests = guests_of(own);
+  for (const Socket& guest : guests) {
+    double theirs = 0;
+    if (!guest.receive_all(std::as_writable_bytes(std::span(&theirs, 1)))) {
+      throw DeviceError("a rank that came to rank 0 said nothing");
+    }
+    number = std::max(number, theirs);
+  }
+  for (const Socket& guest : guests) answer(guest, std::as_bytes(bytes));
+  return number;
 }
 
 int meeting_port(int port, int meeting) {

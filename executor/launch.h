@@ -34,6 +34,9 @@ std::optional<ProcessRank> process_rank(const Environment& environment);
 // minute.
 void broadcast(const ProcessRank& own, std::span<std::byte> bytes);
 
+// The largest of all ranks' numbers, to all; each must ask. Throws as broadcast() does.
+double largest(const ProcessRank& own, double number);
+
 struct LocalJob {
   int ranks = 1;
   std::vector<std::string> command;  // an executable file and its arguments

@@ -92,8 +92,8 @@ Calibration measure(const ProcessRank& process, const Console& console, const st
   measurer.reset();  // its memory is for the models now
   const HardwareProfile start = load_hardware(base.empty() ? base_for(result.gpu) : base);
   result.steps = step_samples(models, start, process, console);
-  // A step goes at the pace of the slowest GPU.
-  for (std::vector<Sample>* samples : {&result.samples, &result.warm, &result.steps}) {
+  // A step goes at the pace of the slowest GPU; samples of steps are at its pace already.
+  for (std::vector<Sample>* samples : {&result.samples, &result.warm}) {
     for (Sample& s : *samples) {
       if (s.ranks == 1) s.time = s.time * slowest;
     }

@@ -43,10 +43,14 @@ bool fits(const ModelSpec& model, const ParallelPlan& plan, const HardwareProfil
   return cost.fits(cost.memory(plan));
 }
 
+// Neither the first step, which finds cold caches, nor the last, in which every op is timed.
+Seconds usual_step(const RunResult& result) {
+  return median_of(std::vector<Seconds>(result.step_time.begin() + 1, result.step_time.end() - 1));
+}
+
 // Of the last step, which alone is timed op by op, at the pace of the steps before it.
 std::vector<Sample> samples_of(const RunResult& result, bool collectives) {
-  std::vector<Seconds> before(result.step_time.begin() + 1, result.step_time.end() - 1);
-  const double pace = median_of(before) / result.step_time.back();
+  const double pace = usual_step(result) / result.step_time.back();
   std::vector<Sample> samples;
   for (const TimedWork& timed : result.works) {
     if (std::holds_alternative<Collective>(timed.work) != collectives) continue;
@@ -104,13 +108,26 @@ std::vector<Sample> step_samples(const std::vector<std::string>& models,
       console.err.flush();
     }
   };
+  const auto next_meeting = [&] {
+    ProcessRank all = process;
+    all.door = -1;
+    all.port = meeting_port(process.port, meeting++);
+    return all;
+  };
   const auto measure = [&](const ModelSpec& model, const std::string& line,
                            const ProcessRank& ranks) {
     const bool together = ranks.world > 1;
     const ParallelPlan plan = parse_plan(line);
     if (unexecuted_on_gpu(model, plan) || !fits(model, plan, base)) return false;
     say(fmt::format("steps of {}: {}", model.name, line));
-    const std::vector<Sample> found = samples_of(run_steps(model, plan, ranks, steps), together);
+    const RunResult result = run_steps(model, plan, ranks, steps);
+    std::vector<Sample> found = samples_of(result, together);
+    if (!together) {
+      // All GPUs run it beside each other, and a step of theirs goes at the pace of the slowest: at
+      // the power limit they differ by more than in works alone (docs/evidence/executor.md).
+      const double own = usual_step(result).value(), slowest = largest(next_meeting(), own);
+      for (Sample& sample : found) sample.time = sample.time * (slowest / own);
+    }
     samples.insert(samples.end(), found.begin(), found.end());
     steps = kSteps;
     return true;
@@ -140,10 +157,7 @@ std::vector<Sample> step_samples(const std::vector<std::string>& models,
     bool& done = model.moe ? moe_done : dense_done;
     if (process.world > 1 && !done) {
       for (const std::string& line : plans_of(process.world, model.moe.has_value())) {
-        ProcessRank all = process;
-        all.door = -1;
-        all.port = meeting_port(process.port, meeting++);
-        done |= measure(model, line, all);
+        done |= measure(model, line, next_meeting());
       }
     }
   }

@@ -19,8 +19,9 @@ std::vector<std::string> usual_step_models();
 // layers repeat these.
 ModelSpec few_layers_of(ModelSpec model);
 
-// Samples of this process's GPU: of works by itself, and of collectives among all processes. What
-// does not fit `base`'s GPU, or is not executed, is left out, and said on the console.
+// Works of this process's GPU by itself, at the pace of the slowest of all, and collectives among
+// all processes. What does not fit `base`'s GPU, or is not executed, is left out, and said on the
+// console.
 std::vector<Sample> step_samples(const std::vector<std::string>& models,
                                  const HardwareProfile& base, const ProcessRank& process,
                                  const Console& console);

@@ -21,8 +21,7 @@ UnalignedProducts read_unaligned(Section in) {
 }
 
 SpeedSpread read_speed_spread(Section in) {
-  // Below two ranks nobody waits for another, and the law of many does not hold.
-  const SpeedSpread spread{in.number("sigma", 0, 1), in.number("measured_ranks", 2, 1e6)};
+  const SpeedSpread spread{in.number("sigma", 0, 1), in.number("measured_ranks", 1, 1e6)};
   read_source(in);
   in.finish();
   return spread;

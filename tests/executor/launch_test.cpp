@@ -76,6 +76,24 @@ TEST_CASE("what rank 0 knows all ranks learn") {
   for (const auto& message : messages) CHECK(message == messages[0]);
 }
 
+TEST_CASE("all ranks learn the largest of their numbers, whoever has it") {
+  constexpr int kRanks = 4, kPort = 29613;
+  CHECK(largest({}, 0.5) == 0.5);
+  for (int most = 0; most < kRanks; ++most) {
+    std::array<double, kRanks> learnt{};
+    {
+      std::vector<std::jthread> ranks;
+      for (int r = 0; r < kRanks; ++r) {
+        ranks.emplace_back([&learnt, r, most] {
+          learnt[static_cast<std::size_t>(r)] =
+              largest({r, kRanks, r, "127.0.0.1", kPort}, r == most ? 3.5 : -r);
+        });
+      }
+    }
+    for (const double number : learnt) CHECK(number == 3.5);
+  }
+}
+
 TEST_CASE("every rank is a process of its own, with torchrun's variables") {
   const TemporaryFolder folder;
   const LocalResult result =

@@ -75,6 +75,12 @@ TEST_CASE("products wait for the slowest of many GPUs, memory-bound kernels do n
   const SpeedSpread& spread = p.hardware.gpu.speed_spread;
   CHECK(slowest_of(1, spread) == 1);
   CHECK(slowest_of(8, spread) == 1);
+  // Measured on one or two GPUs, a profile knows the slowest of so many; of 8 draws the largest is
+  // expected 1.42 sigmas up, of two 0.56 (Harter's table).
+  CHECK(slowest_of(1, {.sigma = 0.015, .measured_ranks = 1}) == 1);
+  CHECK(slowest_of(2, {.sigma = 0.015, .measured_ranks = 1}) == doctest::Approx(1.00846));
+  CHECK(slowest_of(8, {.sigma = 0.015, .measured_ranks = 2}) ==
+        doctest::Approx(1 + 0.015 * (1.42 - 0.564)).epsilon(0.002));
   // The largest of 512 normal draws is expected 3.04 sigmas up, of 8 draws 1.42: 1.5% each.
   CHECK(slowest_of(512, spread) == doctest::Approx(1 + 0.015 * (3.04 - 1.42)).epsilon(0.002));
   const ParallelPlan wide = parse_plan("tp8 dp64 gbs64 seq4096 sp");

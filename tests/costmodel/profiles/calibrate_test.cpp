@@ -88,6 +88,7 @@ TEST_CASE("a calibrated profile gives the measured times back") {
   const Json json = calibrated_profile(base.source, c);
   const HardwareProfile profile = read_hardware(json, "calibrated");
   CHECK(profile.name == "h200-sxm-measured");
+  CHECK(profile.gpu.speed_spread.measured_ranks == c.ranks);
   CHECK(profile.gpu.graph_gain == microseconds(1.25));
   std::map<std::string, double> worst;
   for (const Sample& s : c.samples) {
