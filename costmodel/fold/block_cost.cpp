@@ -368,8 +368,8 @@ CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware
 
 double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
   // Of n normal draws the largest is expected here: of few by Harter's table (Biometrika 48, 1961),
-  // of 8 and more within 0.07 by Cramer (Mathematical Methods of Statistics, 28.6).
-  constexpr std::array kOfFew = {0.0, 0.564, 0.846, 1.029, 1.163, 1.267, 1.352};
+  // of 9 and more within 0.08 by Cramer (Mathematical Methods of Statistics, 28.6).
+  constexpr std::array kOfFew = {0.0, 0.564, 0.846, 1.029, 1.163, 1.267, 1.352, 1.424};
   const auto expected = [&](double n) {
     if (n <= std::size(kOfFew)) return kOfFew[static_cast<std::size_t>(n) - 1];
     const double root = std::sqrt(2 * portable::log(n));
@@ -379,7 +379,7 @@ double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
   };
   const auto n = static_cast<double>(ranks);
   const double measured = spread.measured_ranks;
-  return n <= measured ? 1 : 1 + spread.sigma * (expected(n) - expected(measured));
+  return 1 + spread.sigma * (expected(n) - expected(measured));
 }
 
 Price price_of(const Op& op, const CostContext& context) {

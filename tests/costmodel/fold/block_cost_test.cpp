@@ -73,8 +73,8 @@ TEST_CASE("a grouped product is priced by the experts that have rows") {
 TEST_CASE("products wait for the slowest of many GPUs, memory-bound kernels do not") {
   Priced p;
   const SpeedSpread& spread = p.hardware.gpu.speed_spread;
-  CHECK(slowest_of(1, spread) == 1);
   CHECK(slowest_of(8, spread) == 1);
+  CHECK(slowest_of(1, spread) == doctest::Approx(1 - 0.015 * 1.424));  // anyone of eight
   // Measured on one or two GPUs, a profile knows the slowest of so many; of 8 draws the largest is
   // expected 1.42 sigmas up, of two 0.56 (Harter's table).
   CHECK(slowest_of(1, {.sigma = 0.015, .measured_ranks = 1}) == 1);
