@@ -164,6 +164,9 @@ struct ParallelPlan {
   // PyTorch's FSDP reduces the gradients of every microbatch. false: they are added up whole and
   // reduced with a step's last one (no_sync, set_requires_gradient_sync; accelerate's word).
   bool sync_each_batch = true;
+  // Recomputed layers go through torch's reentrant checkpoints, which run a layer whole once more;
+  // others stop where backward has what it needs (use_reentrant of torch.utils.checkpoint).
+  bool use_reentrant = false;
   // Adapters beside frozen weights (models/lora.h). 0: none, every weight is trained.
   int lora_rank = 0;
   int lora_alpha = 32;  // their products are scaled by alpha / rank

@@ -356,13 +356,15 @@ inline constexpr std::tuple kPlanWords{
              .given = Given::once,
              .touches = kAll,
              .gives_way = GivesWay::never,
-             .said_by = {.recipes = set_of(RecipeKind::ddp),
+             .said_by = {.recipes = set_of(RecipeKind::ddp, RecipeKind::fsdp1),
                          .rule = "lora_dtype_available",
                          .lacks = "adapters in a format of their own",
                          .instead = "leave lora_dtype out",
                          .source = "PEFT 5d602fdb, src/peft/tuners/tuners_utils.py "
-                                   "(cast_adapter_dtype); qplan: DeepSpeed makes all weights 16 "
-                                   "bits and FSDP gathers in the format of activations"}},
+                                   "(cast_adapter_dtype), src/peft/utils/other.py "
+                                   "(fsdp_auto_wrap_policy: a unit for each adapter); qplan: "
+                                   "DeepSpeed makes all weights 16 bits and FSDP2 gathers in the "
+                                   "format of activations"}},
     PlanWord{
         .key = "lora_embeddings",
         .member = &ParallelPlan::lora_embeddings,
@@ -458,6 +460,20 @@ inline constexpr std::tuple kPlanWords{
                     .instead = "leave sync_each_batch out",
                     .source = "accelerate 16cb6eb8, src/accelerate/accelerator.py:1289; qplan: "
                               "torch's no_sync and set_requires_gradient_sync are FSDP's alone"}},
+    PlanWord{.key = "use_reentrant",
+             .member = &ParallelPlan::use_reentrant,
+             .value = "BOOL",
+             .help = "full recomputation by torch's reentrant checkpoints, which run a layer whole "
+                     "once more (what transformers 4 took unasked)",
+             .given = Given::once,
+             .touches = kWork,
+             .said_by = {.recipes = kHuggingFace,
+                         .rule = "use_reentrant_available",
+                         .lacks = "choice of checkpoints",
+                         .instead = "leave use_reentrant out",
+                         .source = "transformers 4.48.1, src/transformers/modeling_utils.py "
+                                   "(gradient_checkpointing_enable: use_reentrant is True); qplan: "
+                                   "no other recipe has torch's checkpoints around its layers"}},
     PlanWord{.key = "optimizer",
              .member = &ParallelPlan::optimizer,
              .value = "KIND",

@@ -115,6 +115,7 @@ struct BlockShape {
   bool dora = false;                                     // ParallelPlan::dora
   bool fp32_norms = false;                               // ParallelPlan::fp32_norms
   ModuleKernels module_kernels = ModuleKernels::eager;   // ParallelPlan::module_kernels
+  bool use_reentrant = false;                            // ParallelPlan::use_reentrant
   OptimizerKind optimizer = OptimizerKind::adam;         // ParallelPlan::optimizer
   // Layers of a stage, where Muon deals the matrices of all out to the ranks that share states.
   std::int64_t dealt_layers = 0;
@@ -228,6 +229,9 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{.member = &BlockShape::module_kernels,
                .touches = kWork,
                .word = &ParallelPlan::module_kernels},
+    ShapeField{.member = &BlockShape::use_reentrant,
+               .touches = kWork,
+               .word = &ParallelPlan::use_reentrant},
     ShapeField{
         .member = &BlockShape::optimizer, .touches = kStates, .word = &ParallelPlan::optimizer},
     ShapeField{.member = &BlockShape::dealt_layers, .touches = kStates},

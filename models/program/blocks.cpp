@@ -269,7 +269,9 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   recompute(block, r, s, {{c.weights, c.weights_backward}, {c.adapters, c.adapters_backward}});
   if (s.activations_offload) offload_activations(block);
   const bool sharded = gathers_parameters(r, s.zero) && s.dense_shard > 1 && !s.activations_offload;
-  if (r.keeps.frozen_inputs_stay && s.frozen && sharded && s.recompute == RecomputeKind::full) {
+  const bool inputs_stay =
+      r.keeps.frozen_inputs_stay || (s.use_reentrant && r.kind == RecipeKind::fsdp1);
+  if (inputs_stay && s.frozen && sharded && s.recompute == RecomputeKind::full) {
     block.until_backward_ends = {x, arriving};
   }
   return block;

@@ -239,7 +239,8 @@ void recompute(Block& block, const Recipe& recipe, const BlockShape& shape,
       return;
     case RecomputeKind::full:
       // Trainers of adapters are transformers', whose checkpoints are reentrant.
-      if (recipe.keeps.recomputes_dead_ops || (recipe.keeps.frozen_inputs_stay && shape.frozen)) {
+      if (recipe.keeps.recomputes_dead_ops || shape.use_reentrant ||
+          (recipe.keeps.frozen_inputs_stay && shape.frozen)) {
         recompute_all(block, weights);
       } else {
         recompute_needed(block, weights, [](const Op&) { return false; });

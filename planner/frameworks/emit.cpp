@@ -74,6 +74,15 @@ constexpr Limit kReducesEach{
           "qplan writes no file that adds up gradients whole; leave sync_each_batch out");
     }};
 
+// transformers 5 takes the others, and our files leave it at that.
+constexpr Limit kOtherCheckpoints{
+    "reentrant_of_files", [](const Subject& s) { return s.plan.use_reentrant; },
+    [](const Subject&) {
+      return std::string(
+          "qplan writes no file that asks for reentrant checkpoints, which are slower; leave "
+          "use_reentrant out");
+    }};
+
 std::span<const Limit> only(const Limit& limit) {
   return {&limit, 1};
 }
@@ -123,7 +132,8 @@ std::vector<std::span<const Limit>> own_limits(Framework framework, RecipeKind r
 
 std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind recipe) {
   std::vector<std::span<const Limit>> limits = own_limits(framework, recipe);
-  limits.insert(limits.end(), {only(kReducesEach), only(kOwnAttention)});  // whoever's the file is
+  limits.insert(limits.end(), {only(kReducesEach), only(kOwnAttention),
+                               only(kOtherCheckpoints)});  // whoever's the file is
   return limits;
 }
 

@@ -106,7 +106,8 @@ TEST_CASE("what no file of FSDP says is not written for it") {
            {Framework::fsdp2, "attention_backend=flash", "attention_of_files"},
            {Framework::torchtitan, "sync_each_batch=false", "sync_of_files"},
            {Framework::fsdp2, "sync_each_batch=false", "sync_of_files"},
-           {Framework::trl, "sync_each_batch=false", "sync_of_files"}}) {
+           {Framework::trl, "sync_each_batch=false", "sync_of_files"},
+           {Framework::trl, "recompute=full use_reentrant", "reentrant_of_files"}}) {
     CAPTURE(words);
     const Job j = job(
         "qwen3-8b", std::string("dp8 zero3 gbs16 seq4096 overlap=grad+param ") + words, framework);

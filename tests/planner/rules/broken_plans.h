@@ -272,6 +272,7 @@ inline std::vector<Broken> broken_plans() {
       {"dora_parallel", megatron, llama3_70b(), "lora8 lora_dropout=0.1 dora"},
       {"fp32_norms_available", megatron, llama3_70b(), "lora8 fp32_norms"},
       {"sync_each_batch_available", megatron, llama3_70b(), "sync_each_batch=false"},
+      {"use_reentrant_available", megatron, llama3_70b(), "recompute=full use_reentrant"},
       {"module_kernels_available", megatron, llama3_70b(), "module_kernels=norms"},
       {"lora_adapts_a_layer", megatron, llama3_70b(), "lora8 lora_targets=kv_b_proj"},
       {"optimizer_available", megatron, llama3_70b(), "zero1 optimizer=adam8bit"},
