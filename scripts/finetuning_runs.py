@@ -130,6 +130,10 @@ def fms(row, metrics, at):
     lora = re.search(r"lora r=(\d+)\S* alpha=(\d+)", row["notes"])
     if lora:
         words += lora_words(lora.group(1), ["q_proj", "k_proj", "v_proj", "o_proj"], lora.group(2)) + ["lora_dropout=0.1"]
+        if "gptq" not in kernels:
+            # PEFT 0.13.2 (requirements.txt beside the figures) makes adapters fp32 (autocast_adapter_dtype), with
+            # bf16: True and without; GPTQ's layers leave it to autocast what an adapter reads.
+            words.append("lora_dtype=fp32")
         if "gptq" in kernels:
             words.append("frozen_weights=int4")
         elif "bnb" in kernels:
