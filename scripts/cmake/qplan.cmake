@@ -15,6 +15,9 @@ target_compile_options(qplan_flags INTERFACE -ffp-contract=off
   # fmt 9's big integers, behind their one digit.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-maybe-uninitialized>
   $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow;-Wno-array-bounds>
+  # Of files that are compiled together gcc takes each for a header, and warns of what lies in an unnamed
+  # namespace and is used in a named type.
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${QPLAN_UNITY}>>:-Wno-subobject-linkage>
   $<$<BOOL:${QPLAN_WERROR}>:-Werror>)
 # Where each of the compilers that ninja starts, cores and two, has 2 GiB, gcc may take more of it: it tidies
 # its memory whenever that has grown to 128 MB, and a seventh of its time goes there; and groups of files
