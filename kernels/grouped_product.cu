@@ -7,29 +7,19 @@
 
 #include "kernels/device.cuh"
 #include "kernels/draw.cuh"
+#include "kernels/grouped_tiles.cuh"
 #include "kernels/hopper.cuh"
 #include "kernels/kernels.h"
 
 namespace qplan::kernels {
 namespace {
 
-constexpr int kTileM = 128, kTileN = 256, kTileK = 64;
 constexpr int kStages = 4;
-constexpr int kWarpgroup = 128, kConsumers = 2 * kWarpgroup, kBlock = 3 * kWarpgroup;
 static_assert(kTileM * kTileN / kConsumers == kAccumulators, "a warpgroup has 64 x 256 numbers");
 // The copy engine's 128-byte swizzle: boxes are 64 numbers wide.
 constexpr int kBox = 64;
 constexpr int kBoxBytes = kBox * kTileK * 2;
 constexpr int kBytesA = kTileM * kTileK * 2, kBytesB = kTileN * kTileK * 2;
-
-enum class Product { forward, input_gradient, weight_gradient };
-
-struct Shape {
-  RowGroups groups;
-  int n = 0, k = 0;  // of a group: rows x n x k; of weight gradients m x n, over rows
-  int m = 0;
-  std::int64_t out_stride = 0, group_stride = 0;  // numbers between rows, and between groups
-};
 
 struct Shared {
   alignas(1024) unsigned char a[kStages][kBytesA];
@@ -37,10 +27,7 @@ struct Shared {
   alignas(8) std::uint64_t full[kStages], empty[kStages];
   std::uint64_t drawn[2], read[2];  // barriers of the two tiles below
   int tile[2];
-  // By group, and within it by share of the rows.
-  int first_row[kMostRowGroups], rows[kMostRowGroups];
-  int first_tile[kMostRowGroups + 1];  // ... and the number of all; of weight gradients by group
-  int order[kMostRowGroups];           // of weight gradients: groups, those with most rows first
+  TileLists lists;
 };
 
 // A matrix in shared memory under the 128-byte swizzle. Contracted numbers side by side: groups of
@@ -54,145 +41,6 @@ struct Shared {
 // Bytes to the next 16 contracted numbers.
 [[maybe_unused]] __device__ constexpr int step_bytes(bool transposed) {
   return transposed ? 16 * kBox * 2 : 16 * 2;
-}
-
-// ---- which tiles there are ----
-
-[[maybe_unused]] __device__ constexpr int tiles_of(int size, int tile) {
-  return (size + tile - 1) / tile;
-}
-
-// Of all shares.
-[[maybe_unused]] __device__ inline int rows_of(const Shared& shared, const RowGroups& g,
-                                               int group) {
-  int rows = 0;
-  for (int share = 0; share < g.shares; ++share) rows += shared.rows[group * g.shares + share];
-  return rows;
-}
-
-// The sum of `mine` over the lanes up to this one. All of the warp call it.
-[[maybe_unused]] __device__ inline int sum_to_lane(int mine) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int before = __shfl_up_sync(0xffffffffU, mine, step);
-    if (lane >= step) mine += before;
-  }
-  return mine;
-}
-
-// By one warp, as are the tiles behind it.
-[[maybe_unused]] __device__ void find_rows(Shared& shared, const RowGroups& g) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int share = 0; share < g.shares; ++share) {
-    const std::int32_t* counts = g.rows + static_cast<std::int64_t>(share) * g.share_stride;
-    int before = share * static_cast<int>(g.share_rows);
-    for (int first = 0; first < g.count; first += kWarp) {
-      const int group = first + lane;
-      int rows = 0;
-      for (int source = 0; source < g.sources && group < g.count; ++source) {
-        rows += counts[source * g.source_stride + group];
-      }
-      const int to = sum_to_lane(rows);
-      if (group < g.count) {
-        shared.first_row[group * g.shares + share] = before + to - rows;
-        shared.rows[group * g.shares + share] = rows;
-      }
-      before += __shfl_sync(0xffffffffU, to, kWarp - 1);
-    }
-  }
-}
-
-// Weight gradients have as many tiles in each group that has rows; of others a group's shares have
-// tiles of their own.
-template <Product P>
-__device__ void find_tiles(Shared& shared, const Shape& shape) {
-  constexpr bool wgrad = P == Product::weight_gradient;
-  const RowGroups& g = shape.groups;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int tiles_n = tiles_of(shape.n, kTileN), tiles_m = tiles_of(shape.m, kTileM);
-  const int parts = wgrad ? g.count : g.count * g.shares;
-  int before = 0;
-  for (int first = 0; first < parts; first += kWarp) {
-    const int part = first + lane;
-    int tiles = 0;
-    if (part < parts && wgrad) {
-      tiles = rows_of(shared, g, part) > 0 ? tiles_m * tiles_n : 0;
-    } else if (part < parts) {
-      tiles = tiles_of(shared.rows[part], kTileM) * tiles_n;
-    }
-    const int to = sum_to_lane(tiles);
-    if (part < parts) shared.first_tile[part] = before + to - tiles;
-    before += __shfl_sync(0xffffffffU, to, kWarp - 1);
-  }
-  if (lane == 0) shared.first_tile[parts] = before;
-}
-
-// By the whole block. A tile of a weight gradient takes as long as its group has rows: blocks have
-// as much to do as each other when they take turns from the longest to the shortest.
-[[maybe_unused]] __device__ void order_groups(Shared& shared, const RowGroups& g) {
-  for (int group = static_cast<int>(threadIdx.x); group < g.count; group += kBlock) {
-    const int rows = rows_of(shared, g, group);
-    int place = 0;
-    for (int other = 0; other < g.count; ++other) {
-      const int others = rows_of(shared, g, other);
-      place += others > rows || (others == rows && other < group) ? 1 : 0;
-    }
-    shared.order[place] = group;
-  }
-}
-
-struct Tile {
-  int part = 0;      // its group's share of the rows, by group; of weight gradients the group
-  int m = 0, n = 0;  // its first row and column: of all rows, or of the group's weight gradient
-};
-
-// Tiles go in bands of so many rows of tiles, column by column: those that an H100's or H200's 132
-// blocks have at once are 16 x 8, which reads as much of either operand. Row by row they would read
-// 132 tiles of one for each of the other, and memory takes power from the products.
-constexpr int kBand = 16;
-
-// The index-th of all tiles, of which a block draws rising ones; false: there are no more.
-template <Product P>
-__device__ bool find_tile(const Shared& shared, const Shape& shape, int index, Tile& tile) {
-  constexpr bool wgrad = P == Product::weight_gradient;
-  const RowGroups& g = shape.groups;
-  if (index >= shared.first_tile[wgrad ? g.count : g.count * g.shares]) return false;
-  const int tiles_n = tiles_of(shape.n, kTileN);
-  int tiles_m = tiles_of(shape.m, kTileM), first = 0, within = 0;
-  if constexpr (wgrad) {
-    tile.part = shared.order[index / (tiles_m * tiles_n)];
-    within = index % (tiles_m * tiles_n);
-  } else {
-    while (shared.first_tile[tile.part + 1] <= index) ++tile.part;
-    within = index - shared.first_tile[tile.part];
-    tiles_m = tiles_of(shared.rows[tile.part], kTileM);
-    first = shared.first_row[tile.part];
-  }
-  const int band = within / (kBand * tiles_n) * kBand, in_band = within % (kBand * tiles_n);
-  const int height = min(kBand, tiles_m - band);
-  tile.m = first + (band + in_band % height) * kTileM;
-  tile.n = in_band / height * kTileN;
-  return true;
-}
-
-// What a tile contracts, in as many pieces as a weight gradient's group has shares.
-struct Contracted {
-  int begin = 0, count = 0;
-};
-template <Product P>
-__device__ constexpr int pieces_of(const Shape& shape) {
-  return P == Product::weight_gradient ? shape.groups.shares : 1;
-}
-template <Product P>
-__device__ Contracted contracted(const Shared& shared, const Shape& shape, const Tile& tile,
-                                 int piece) {
-  if constexpr (P == Product::weight_gradient) {
-    const int part = tile.part * shape.groups.shares + piece;
-    return {shared.first_row[part], shared.rows[part]};
-  } else {
-    return {0, shape.k};
-  }
 }
 
 // The turn-th tile that the block has drawn, from that thread to those that multiply.
@@ -219,10 +67,10 @@ __device__ void bring_operands(Shared& shared, const Shape& shape, const CUtenso
   int index = draw_next(draw);
   for (int turn = 0;; ++turn) {
     hand_over(shared, turn, index);
-    if (!find_tile<P>(shared, shape, index, tile)) return end_drawing(draw);
+    if (!find_tile<P>(shared.lists, shape, index, tile)) return end_drawing(draw);
     index = draw_next(draw);  // arrives while this one's operands do
     for (int piece = 0; piece < pieces_of<P>(shape); ++piece) {
-      const Contracted all = contracted<P>(shared, shape, tile, piece);
+      const Contracted all = contracted<P>(shared.lists, shape, tile, piece);
       for (int k = all.begin; k < all.begin + all.count; k += kTileK) {
         wait(shared.empty[stage], parity);
         std::uint64_t& full = shared.full[stage];
@@ -293,35 +141,72 @@ __device__ void bring_operands(Shared& shared, const Shape& shape, const CUtenso
   }
 }
 
+// A tile that contracts few rows waits for memory: for the sums that it adds to. They are sent for
+// before it multiplies (kFetched), and where hardly anything is multiplied, read and written here
+// (kRead), which takes less of the cache than adding there. On an H200 128 rows took 1.5 times as
+// long, 64 rows 1.6 and 512 rows 1.1 times; of 768 and more the products are what takes time, and
+// fetching costs them 1 to 4% (docs/evidence/executor.md).
+constexpr int kFetched = 512, kRead = 256;
+
+[[maybe_unused]] __device__ void fetch_weights(const float* out, const Shape& shape,
+                                               const Tile& tile) {
+  constexpr int kLine = 128 / sizeof(float), kLines = kTileN / kLine;
+  const float* group = out + static_cast<std::int64_t>(tile.part) * shape.group_stride;
+  for (int i = static_cast<int>(threadIdx.x) - kWarpgroup; i < kTileM * kLines; i += kConsumers) {
+    const int row = tile.m + i / kLines, column = tile.n + i % kLines * kLine;
+    if (row >= shape.m || column >= shape.n) continue;
+    const float* at = group + static_cast<std::int64_t>(row) * shape.out_stride + column;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+  }
+}
+
 // Four neighbouring numbers are added where memory's cache is: nobody waits. Each number is added
 // to by one thread, so the result does not depend on order.
-__device__ inline void add_four(float* to, float a, float b, float c, float d) {
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
-               "f"(d)
+__device__ inline void add_four(float* to, const float4& v) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y),
+               "f"(v.z), "f"(v.w)
                : "memory");
 }
 
-[[maybe_unused]] __device__ void add_weights(float* out, const Shape& shape, const Tile& tile,
-                                             int row, const float (&d)[kAccumulators]) {
+// `Reads`: by this thread, not by the cache.
+template <bool Reads>
+__device__ void add_weights(float* out, const Shape& shape, const Tile& tile, int row,
+                            const float (&d)[kAccumulators]) {
+  constexpr int kAtOnce = 8;  // reads
   const int quad = static_cast<int>(threadIdx.x) % 4;
   const bool odd = quad & 1;
   float* group = out + static_cast<std::int64_t>(tile.part) * shape.group_stride;
+  // Of 2 times 8 columns, from the j-th 8 on, a pair of threads trades so that each has four
+  // neighbours of one.
+  const auto column_of = [&](int j) { return tile.n + 8 * (j + (odd ? 1 : 0)) + 4 * (quad / 2); };
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = row + 8 * h;
     float* to = group + static_cast<std::int64_t>(r) * shape.out_stride;
-    // Of 2 times 8 columns, a pair of threads trades so that each has four neighbours of one.
+    const auto inside = [&](int j) { return r < shape.m && column_of(j) < shape.n; };
 #pragma unroll
-    for (int j = 0; j < kTileN / 8; j += 2) {
-      const int even_at = 4 * j + 2 * h, odd_at = even_at + 4;
-      const float x = __shfl_xor_sync(0xffffffffU, odd ? d[even_at] : d[odd_at], 1);
-      const float y = __shfl_xor_sync(0xffffffffU, odd ? d[even_at + 1] : d[odd_at + 1], 1);
-      const int column = tile.n + 8 * (j + (odd ? 1 : 0)) + 4 * (quad / 2);
-      if (r >= shape.m || column >= shape.n) continue;
-      if (odd) {
-        add_four(to + column, x, y, d[odd_at], d[odd_at + 1]);
-      } else {
-        add_four(to + column, d[even_at], d[even_at + 1], x, y);
+    for (int first = 0; first < kTileN / 8; first += 2 * kAtOnce) {
+      float4 sums[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int j = first + 2 * i;
+        if (Reads && inside(j)) sums[i] = __ldcg(reinterpret_cast<float4*>(to + column_of(j)));
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int j = first + 2 * i, even_at = 4 * j + 2 * h, odd_at = even_at + 4;
+        const float x = __shfl_xor_sync(0xffffffffU, odd ? d[even_at] : d[odd_at], 1);
+        const float y = __shfl_xor_sync(0xffffffffU, odd ? d[even_at + 1] : d[odd_at + 1], 1);
+        if (!inside(j)) continue;
+        const float4 v =
+            odd ? float4{x, y, d[odd_at], d[odd_at + 1]} : float4{d[even_at], d[even_at + 1], x, y};
+        if constexpr (Reads) {
+          const float4& was = sums[i];
+          __stcg(reinterpret_cast<float4*>(to + column_of(j)),
+                 float4{was.x + v.x, was.y + v.y, was.z + v.z, was.w + v.w});
+        } else {
+          add_four(to + column_of(j), v);
+        }
       }
     }
   }
@@ -337,10 +222,15 @@ __device__ void multiply_tiles(Shared& shared, const Shape& shape, void* out) {
   int stage = 0, released = 0;
   unsigned parity = 0;
   float d[kAccumulators];
-  for (int turn = 0; find_tile<P>(shared, shape, take_over(shared, turn), tile); ++turn) {
+  for (int turn = 0; find_tile<P>(shared.lists, shape, take_over(shared, turn), tile); ++turn) {
     bool first = true;
+    int rows = 0;
+    if constexpr (P == Product::weight_gradient) {
+      rows = rows_of(shared.lists, shape.groups, tile.part);
+      if (rows <= kFetched) fetch_weights(static_cast<float*>(out), shape, tile);
+    }
     for (int piece = 0; piece < pieces_of<P>(shape); ++piece) {
-      const Contracted all = contracted<P>(shared, shape, tile, piece);
+      const Contracted all = contracted<P>(shared.lists, shape, tile, piece);
       for (int done = 0; done < all.count; done += kTileK) {
         wait(shared.full[stage], parity);
         if constexpr (P == Product::weight_gradient) {
@@ -377,10 +267,15 @@ __device__ void multiply_tiles(Shared& shared, const Shape& shape, void* out) {
     arrive(shared.empty[released]);
     released = (released + 1) % kStages;
     if constexpr (P == Product::weight_gradient) {
-      add_weights(static_cast<float*>(out), shape, tile, tile.m + row, d);
+      float* sums = static_cast<float*>(out);
+      if (rows <= kRead) {
+        add_weights<true>(sums, shape, tile, tile.m + row, d);
+      } else {
+        add_weights<false>(sums, shape, tile, tile.m + row, d);
+      }
     } else {
       write_rows(static_cast<bf16*>(out), shape, tile, tile.m + row,
-                 shared.first_row[tile.part] + shared.rows[tile.part], d);
+                 shared.lists.first_row[tile.part] + shared.lists.rows[tile.part], d);
     }
   }
 }
@@ -403,9 +298,9 @@ __global__ void __launch_bounds__(kBlock, 1)
   extern __shared__ unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory + (1024 - address_of(memory) % 1024) % 1024);
   if (threadIdx.x < kWarp) {
-    find_rows(shared, shape.groups);
+    find_rows(shared.lists, shape.groups);
     __syncwarp();
-    find_tiles<P>(shared, shape);
+    find_tiles<P>(shared.lists, shape);
   } else if (threadIdx.x == kWarp) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(shared.full[i], 1);
@@ -419,7 +314,7 @@ __global__ void __launch_bounds__(kBlock, 1)
   }
   __syncthreads();
   if constexpr (P == Product::weight_gradient) {
-    order_groups(shared, shape.groups);
+    order_groups(shared.lists, shape.groups);
     __syncthreads();
   }
   if (threadIdx.x < kWarpgroup) {
