@@ -80,7 +80,22 @@ Finding nothing_to_check(const JobFiles& job) {
                   "no file says how the job is spread over GPUs",
                   "give the launch script with its arguments",
                   ""};
-  if (job.missing.empty()) return finding;
+  if (job.missing.empty()) {
+    const auto program = std::find_if(job.launches.rbegin(), job.launches.rend(),
+                                      [](const Launch& launch) { return !launch.starts_shell; });
+    if (program == job.launches.rend() || program->script.empty() ||
+        is_of_megatron(program->script)) {
+      return finding;
+    }
+    finding.place = program->script_place;
+    finding.message += fmt::format(
+        ": arguments of {} are not read here, as it is none of the programs that qplan knows",
+        shown(base_name(program->script)));
+    finding.instead =
+        "give the files that it hands on (ds_config.json, accelerate's yaml), or ask `qplan "
+        "predict` with its degrees";
+    return finding;
+  }
   const ShellWord& script = job.missing.back();  // what comes before it prepares
   const std::string name = shown(base_name(script.text));
   finding.place = script.place;
