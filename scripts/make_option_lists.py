@@ -9,6 +9,7 @@ that it is never null. Sources, each named by an argument:
                          action, type, number of values, default, choices as JSON
   --argparse NAME=FILE   a Python file that calls add_argument(), or a patch (.patch) of Megatron that adds
                          such calls, or switches to its configuration; may be repeated for one NAME
+  --forks OWNER=DIR...   folders of forks of Megatron-LM: names that they add to the parser, and who does
   --deepspeed            the installed deepspeed package's configuration classes
   --accelerate           the installed accelerate package's configuration classes
   --torchtitan FILE      torchtitan/config/configs.py
@@ -45,7 +46,7 @@ import pathlib
 from option_lists.finetuning import (
     automodel_rows, axolotl_rows, llama_factory_rows, ms_swift_rows, older_trainer_rows, run_clm_rows, trainer_rows,
     trl_rows)
-from option_lists.megatron import argparse_rows, bridge_field_rows, bridge_recipe_rows, megatron_rows
+from option_lists.megatron import argparse_rows, bridge_field_rows, bridge_recipe_rows, fork_rows, megatron_rows
 from option_lists.pytorch import (
     accelerate_rows, deepspeed_rows, launchers, nanotron_merged, nanotron_rows, torchtitan_name_rows,
     torchtitan_part_rows, torchtitan_rows, torchtitan_toml_names, torchtitan_toml_rows)
@@ -58,6 +59,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron")
     parser.add_argument("--argparse", action="append", default=[])
+    parser.add_argument("--forks", nargs="*", default=[])
     parser.add_argument("--deepspeed", action="store_true")
     parser.add_argument("--accelerate", action="store_true")
     parser.add_argument("--torchtitan")
@@ -88,6 +90,8 @@ def main():
         files[name].update(argparse_rows(path))
     for name, rows in files.items():
         write(name, rows)
+    if args.forks:
+        write("megatron_forks", fork_rows(args.forks))
     if args.deepspeed:
         write("deepspeed", set(deepspeed_rows()))
     if args.accelerate:

@@ -12,6 +12,7 @@
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/job_framework.h"
 #include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/forks.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/read_plan.h"
@@ -227,11 +228,12 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
     check_rules(scene, checked.findings);
     checked.says_plan = check_size(scene, checked.findings);
   }
+  const bool of_fork = leave_to_forks(job, checked.findings);
   sort_findings(checked.findings);
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
-  checked.takes_less = job.takes_less || reading.takes_less || scene.draft.takes_less;
+  checked.takes_less = of_fork || job.takes_less || reading.takes_less || scene.draft.takes_less;
   checked.shorter = job.shorter || reading.length_unsaid || pads_samples(job);
   if (!lacks_config(checked, *framework)) checked.step = std::move(scene.step);
   checked.engines = scene.engines;

@@ -197,6 +197,12 @@ bool is_list_of_scalar(const ConfigPart& part, const KnownOption& known, const S
   return judged && scalar && one && setting.syntax == Syntax::yaml && setting.value.is_array();
 }
 
+// "--save your model save ckpt path", "--load <path to the checkpoint>", of an example.
+bool is_placeholder(const Setting& setting) {
+  const std::string first = lower_case(text_of(setting.value));
+  return first == "your" || (first.starts_with('<') && setting.extra.ends_with('>'));
+}
+
 }  // namespace
 
 void check_value(const Scene& scene, const ConfigPart& part, const Setting& setting,
@@ -227,7 +233,12 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
                    "", source_of_options(part), std::move(fix)});
   };
   if (is_list_of_scalar(part, *known, setting)) return refuse("one value, and no list", {});
-  if (!setting.extra.empty() && takes_no_others(part)) {
+  if (!setting.extra.empty() && takes_no_others(part) && is_placeholder(setting)) {
+    out.push_back({Severity::note, "placeholder", setting.place,
+                   fmt::format("{} has words that are to be replaced: {} {}", setting.key,
+                               shown(text_of(setting.value)), shown(setting.extra)),
+                   "", "qplan: words of an example, not of a job"});
+  } else if (!setting.extra.empty() && takes_no_others(part)) {
     out.push_back({Severity::error,
                    "stray_word",
                    setting.place,
