@@ -243,10 +243,11 @@ class Reading {
     reading_.assumed.insert(reading_.assumed.end(), reading.assumed.begin(), reading.assumed.end());
   }
 
-  // States of NeMo AutoModel and of torchtitan's TOML are as wide as the weights are
+  // States of NeMo AutoModel, of torchtune and of torchtitan's TOML are as wide as the weights are
   // stored.
   void settle_stored_formats() {
     if (scene_.files.find(Dialect::automodel) == nullptr &&
+        scene_.files.find(Dialect::torchtune) == nullptr &&
         scene_.files.find(Dialect::torchtitan_toml) == nullptr) {
       return;
     }
