@@ -9,6 +9,7 @@ that it is never null. Sources, each named by an argument:
                          action, type, number of values, default, choices as JSON
   --argparse NAME=FILE   a Python file that calls add_argument(), or a patch (.patch) of Megatron that adds
                          such calls, or switches to its configuration; may be repeated for one NAME
+  --forks OWNER=DIR...   folders of forks of Megatron-LM: names that they add to the parser, and who does
   --deepspeed            the installed deepspeed package's configuration classes
   --accelerate           the installed accelerate package's configuration classes
   --torchtitan FILE      torchtitan/config/configs.py
@@ -34,6 +35,7 @@ that it is never null. Sources, each named by an argument:
   --sglang FILE...       server_args.py of releases of sglang, whose arguments slime takes behind --sglang-:
                          names alone
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
+  --torchtune DIR        a checkout of torchtune: the keys of its recipes' configurations
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions, what they
                          set of a plan (bridge_recipe_values.py) and which arguments they take
@@ -43,9 +45,9 @@ import collections
 import pathlib
 
 from option_lists.finetuning import (
-    automodel_rows, axolotl_rows, llama_factory_rows, ms_swift_rows, older_trainer_rows, run_clm_rows, trainer_rows,
-    trl_rows)
-from option_lists.megatron import argparse_rows, bridge_field_rows, bridge_recipe_rows, megatron_rows
+    automodel_rows, axolotl_rows, llama_factory_rows, ms_swift_rows, older_trainer_rows, run_clm_rows,
+    torchtune_rows, trainer_rows, trl_rows)
+from option_lists.megatron import argparse_rows, bridge_field_rows, bridge_recipe_rows, fork_rows, megatron_rows
 from option_lists.pytorch import (
     accelerate_rows, deepspeed_rows, launchers, nanotron_merged, nanotron_rows, torchtitan_name_rows,
     torchtitan_part_rows, torchtitan_rows, torchtitan_toml_names, torchtitan_toml_rows)
@@ -58,6 +60,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron")
     parser.add_argument("--argparse", action="append", default=[])
+    parser.add_argument("--forks", nargs="*", default=[])
     parser.add_argument("--deepspeed", action="store_true")
     parser.add_argument("--accelerate", action="store_true")
     parser.add_argument("--torchtitan")
@@ -77,6 +80,7 @@ def main():
     parser.add_argument("--nemo-rl")
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
+    parser.add_argument("--torchtune")
     parser.add_argument("--trl")
     parser.add_argument("--sglang", nargs="*", default=[])
     args = parser.parse_args()
@@ -88,6 +92,8 @@ def main():
         files[name].update(argparse_rows(path))
     for name, rows in files.items():
         write(name, rows)
+    if args.forks:
+        write("megatron_forks", fork_rows(args.forks))
     if args.deepspeed:
         write("deepspeed", set(deepspeed_rows()))
     if args.accelerate:
@@ -134,6 +140,8 @@ def main():
         write("nemo_rl", merged(row for file in files for row in yaml_rows(file, types)))
     if args.automodel:
         write("automodel", merged(automodel_rows(args.automodel)))
+    if args.torchtune:
+        write("torchtune", torchtune_rows(args.torchtune))
     if args.ms_swift:
         write("ms_swift", ms_swift_rows(args.ms_swift, "RLHFArguments"))
         write("ms_swift_megatron", ms_swift_rows(args.ms_swift, "MegatronSftArguments"))

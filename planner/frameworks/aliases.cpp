@@ -214,6 +214,7 @@ std::span<const Alias> aliases_of(Dialect dialect) {
     case Dialect::trainer:
     case Dialect::accelerate:
     case Dialect::own_script:
+    case Dialect::torchtune:
     case Dialect::torchtitan_toml:
     case Dialect::nanotron:
       break;

@@ -12,6 +12,7 @@
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/job_framework.h"
 #include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/forks.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/read_plan.h"
@@ -80,7 +81,22 @@ Finding nothing_to_check(const JobFiles& job) {
                   "no file says how the job is spread over GPUs",
                   "give the launch script with its arguments",
                   ""};
-  if (job.missing.empty()) return finding;
+  if (job.missing.empty()) {
+    const auto program = std::find_if(job.launches.rbegin(), job.launches.rend(),
+                                      [](const Launch& launch) { return !launch.starts_shell; });
+    if (program == job.launches.rend() || program->script.empty() ||
+        is_of_megatron(program->script)) {
+      return finding;
+    }
+    finding.place = program->script_place;
+    finding.message += fmt::format(
+        ": arguments of {} are not read here, as it is none of the programs that qplan knows",
+        shown(base_name(program->script)));
+    finding.instead =
+        "give the files that it hands on (ds_config.json, accelerate's yaml), or ask `qplan "
+        "predict` with its degrees";
+    return finding;
+  }
   const ShellWord& script = job.missing.back();  // what comes before it prepares
   const std::string name = shown(base_name(script.text));
   finding.place = script.place;
@@ -212,11 +228,12 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
     check_rules(scene, checked.findings);
     checked.says_plan = check_size(scene, checked.findings);
   }
+  const bool of_fork = leave_to_forks(job, checked.findings);
   sort_findings(checked.findings);
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
-  checked.takes_less = job.takes_less || reading.takes_less || scene.draft.takes_less;
+  checked.takes_less = of_fork || job.takes_less || reading.takes_less || scene.draft.takes_less;
   checked.shorter = job.shorter || reading.length_unsaid || pads_samples(job);
   if (!lacks_config(checked, *framework)) checked.step = std::move(scene.step);
   checked.engines = scene.engines;

@@ -63,6 +63,10 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return "axolotl knows no such key and ignores it silently";
     case Dialect::automodel:
       return "NeMo AutoModel's class of this block has no such field and stops";
+    case Dialect::torchtune:
+      return key.starts_with("model.")
+                 ? "torchtune's builder of models has no such argument and stops"
+                 : "torchtune's recipes read no such key, and ignore it";
     case Dialect::trl:
       return "TRL has no such argument and stops";
     case Dialect::ms_swift:
@@ -239,7 +243,8 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     }
   }
   // What nobody reads is a slip, or another release's or a plugin's.
-  if (part.dialect == Dialect::axolotl && (near.empty() || !is_slip(setting.key, near))) {
+  const bool ignores = part.dialect == Dialect::axolotl || part.dialect == Dialect::torchtune;
+  if (ignores && (near.empty() || !is_slip(setting.key, near))) {
     finding.severity = Severity::warning;
   }
   finding.instead = near.empty() ? "leave it out"

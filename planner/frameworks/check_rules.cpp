@@ -136,7 +136,10 @@ void check_rules(const Scene& scene, Findings& out) {
         (scene.files.find(Dialect::nemo_rl) != nullptr && recipe == RecipeKind::fsdp2_compile);
     const bool stands_in = of_nemo && (reason.rule.find("_available") != std::string_view::npos ||
                                        reason.rule.starts_with("delta_net"));
-    if (stands_in || is_not_modelled(scene, reason)) {
+    // torchtune's modules of experts are its own.
+    const bool of_tune =
+        reason.rule == "every_expert" && scene.files.find(Dialect::torchtune) != nullptr;
+    if (stands_in || of_tune || is_not_modelled(scene, reason)) {
       out.push_back({Severity::note, std::string(reason.rule), place,
                      fmt::format("not predicted: {}", reason.message), "",
                      fmt::format("rule of {}: {}", to_word(recipe), reason.source)});

@@ -38,6 +38,7 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtune:
     case Dialect::torchtitan_toml:
       break;
   }
@@ -69,6 +70,7 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtune:
     case Dialect::torchtitan_toml:
       break;
   }
@@ -100,6 +102,8 @@ std::string_view option_list_of(Dialect dialect) {
       return "automodel";
     case Dialect::trl:
       return "trl";
+    case Dialect::torchtune:
+      return "torchtune";
     case Dialect::torchtitan_toml:
       return "torchtitan_toml";
     case Dialect::nanotron:

@@ -131,6 +131,19 @@ bool is_known_to_automodel(const OptionList& list, const std::string& key) {
   return list.find(name) != nullptr || name.ends_with('_');  // "_target_"
 }
 
+// Recipes ask for the keys that they know; what other keys refer to ("${name}") is somebody's own.
+// Parts are whatever classes take: there slips alone are told.
+bool is_known_to_torchtune(const ConfigPart& part, const OptionList& list, const std::string& key) {
+  if (list.find(key) != nullptr) return true;
+  const std::string reference = fmt::format("${{{}}}", key);
+  const bool refers =
+      std::any_of(part.settings.begin(), part.settings.end(), [&](const Setting& setting) {
+        return setting.value.is_string() &&
+               setting.value.get<std::string>().find(reference) != std::string::npos;
+      });
+  return refers || (key.find('.') != std::string::npos && certain_key(key, list).empty());
+}
+
 // The lists whose names a part may use.
 std::vector<const OptionList*> lists_of(const ConfigPart& part) {
   std::vector<const OptionList*> lists{&known_options(option_list_of(part.dialect))};
@@ -265,6 +278,8 @@ bool is_known(const ConfigPart& part, const std::string& key) {
       }
       return known_option(part, key) != nullptr || is_default_of_fsdp1(part, key);
     }
+    case Dialect::torchtune:
+      return is_known_to_torchtune(part, list, key);
     case Dialect::automodel:
       return is_known_to_automodel(list, key);
     case Dialect::nanotron: {

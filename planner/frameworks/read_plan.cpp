@@ -9,6 +9,7 @@
 #include "models/error.h"
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
+#include "models/text.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/job_framework.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
@@ -144,6 +145,7 @@ class Reading {
         settle_core();
         break;
       case Framework::megatron_deepspeed:
+        count_ends_as_layers();
         settle_megatron(draft, model);
         if (plan.zero >= 2 && plan.pp == 1) plan.schedule = ScheduleKind::one_f_one_b;
         break;
@@ -174,6 +176,18 @@ class Reading {
         framework_ == Framework::slime || framework_ == Framework::megatron_deepspeed ||
         draft.recipe == RecipeKind::megatron;
     if (!model.moe || !splits_experts) plan.etp = 1;
+  }
+
+  // BigScience's fork says by which modules DeepSpeed cuts the model: with "embedding" among them
+  // the table and the head count as a layer each, so that 70 layers fill 12 stages.
+  void count_ends_as_layers() {
+    const Settings settings = settings_of(Dialect::megatron_deepspeed);
+    const Setting* const method = settings.find("--pp-partition-method");
+    if (method == nullptr || !method->resolved) return;
+    const std::string by = lower_case(text_of(method->value));
+    const bool both = by.starts_with("type:") && by.find("transformer") != std::string::npos &&
+                      by.find("embed") != std::string::npos;
+    scene_.draft.counts_embedding = scene_.draft.counts_loss = both;
   }
 
   // Megatron-Core's, by whoever calls it.
@@ -229,9 +243,11 @@ class Reading {
     reading_.assumed.insert(reading_.assumed.end(), reading.assumed.begin(), reading.assumed.end());
   }
 
-  // NeMo AutoModel's states, and those of torchtitan's TOML, are as wide as the weights are stored.
+  // States of NeMo AutoModel, of torchtune and of torchtitan's TOML are as wide as the weights are
+  // stored.
   void settle_stored_formats() {
     if (scene_.files.find(Dialect::automodel) == nullptr &&
+        scene_.files.find(Dialect::torchtune) == nullptr &&
         scene_.files.find(Dialect::torchtitan_toml) == nullptr) {
       return;
     }

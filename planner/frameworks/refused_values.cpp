@@ -36,6 +36,7 @@ ValueReader reader_of(const ConfigPart& part, const Setting& setting) {
     case Dialect::ms_swift_megatron:
       return ValueReader::trainer;
     case Dialect::llama_factory:
+    case Dialect::torchtune:
       return ValueReader::yaml;
     case Dialect::automodel:
       return ValueReader::yaml;
@@ -83,6 +84,7 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtune:
     case Dialect::torchtitan_toml:
     case Dialect::nanotron:
       break;
@@ -190,11 +192,18 @@ std::string meant_value(const ConfigPart& part, const Setting& setting, const Kn
 bool is_list_of_scalar(const ConfigPart& part, const KnownOption& known, const Setting& setting) {
   const Dialect d = part.dialect;
   const bool judged = d == Dialect::trl || d == Dialect::llama_factory || d == Dialect::axolotl ||
-                      d == Dialect::automodel || d == Dialect::accelerate;
+                      d == Dialect::automodel || d == Dialect::accelerate ||
+                      d == Dialect::torchtune;
   const bool scalar = known.type == "int" || known.type == "float" || known.type == "bool" ||
                       known.type == "any case" || !known.choices.empty();
   const bool one = known.arity == "1" || known.arity == "?";
   return judged && scalar && one && setting.syntax == Syntax::yaml && setting.value.is_array();
+}
+
+// "--save your model save ckpt path", "--load <path to the checkpoint>", of an example.
+bool is_placeholder(const Setting& setting) {
+  const std::string first = lower_case(text_of(setting.value));
+  return first == "your" || (first.starts_with('<') && setting.extra.ends_with('>'));
 }
 
 }  // namespace
@@ -227,7 +236,12 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
                    "", source_of_options(part), std::move(fix)});
   };
   if (is_list_of_scalar(part, *known, setting)) return refuse("one value, and no list", {});
-  if (!setting.extra.empty() && takes_no_others(part)) {
+  if (!setting.extra.empty() && takes_no_others(part) && is_placeholder(setting)) {
+    out.push_back({Severity::note, "placeholder", setting.place,
+                   fmt::format("{} has words that are to be replaced: {} {}", setting.key,
+                               shown(text_of(setting.value)), shown(setting.extra)),
+                   "", "qplan: words of an example, not of a job"});
+  } else if (!setting.extra.empty() && takes_no_others(part)) {
     out.push_back({Severity::error,
                    "stray_word",
                    setting.place,
@@ -241,7 +255,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   // What the Trainer's parser wants in words, a YAML may say as it is.
   if (part.dialect == Dialect::automodel && lower_case(text_of(setting.value)) == "none") return;
   if (part.dialect == Dialect::llama_factory || part.dialect == Dialect::axolotl ||
-      part.dialect == Dialect::automodel) {
+      part.dialect == Dialect::automodel || part.dialect == Dialect::torchtune) {
     const bool no =
         setting.value.is_boolean() && !known->choices.empty() && known->choices.front() == "no";
     if (setting.value.is_structured() || known->type == "dict" || known->type == "str" || no)

@@ -268,6 +268,7 @@ std::span<const Relation> relations_of(Dialect dialect) {
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
     case Dialect::trl:
+    case Dialect::torchtune:
     case Dialect::torchtitan_toml:
     case Dialect::nanotron:
       break;

@@ -181,3 +181,21 @@ def automodel_rows(folder):
             continue
         kinds = {type(value) for value in said}
         yield key, "1", "bool" if kinds == {bool} else "float" if kinds <= {int, float} else "", "", ""
+
+
+def torchtune_rows(checkout):
+    """Keys of the configurations that torchtune's recipes start with, outermost and of the model, and those that
+    recipes ask for."""
+    import re
+    import yaml
+    checkout = pathlib.Path(checkout)
+    names = {"model." + key for key in ("quantize_base", "use_dora", "lora_dropout")}  # of the builders of adapters
+    for path in sorted((checkout / "recipes").rglob("*.yaml")):
+        keys = yaml.safe_load(path.read_text())
+        for section, found in (("", keys), ("model.", keys.get("model")), ("optimizer.", keys.get("optimizer"))):
+            names.update(section + str(key) for key in (found if isinstance(found, dict) else {}))
+    for path in sorted((checkout / "recipes").glob("*.py")):
+        names.update(re.findall(r"\bcfg\.get\(\s*['\"](\w+)['\"]", path.read_text()))
+    counts = {"batch_size", "gradient_accumulation_steps", "epochs"}
+    for name in names:
+        yield name, "1", "int[1:]" if name in counts else "", "", ""

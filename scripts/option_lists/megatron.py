@@ -81,6 +81,34 @@ def argparse_rows(path):
         yield " ".join(words), arity, kind, default.replace("\n", " "), choices
 
 
+def words_of(names):
+    return {word for name in names for row in (FOLDER / f"{name}.tsv").read_text().splitlines()
+            for word in row.split("\t")[0].split()}
+
+
+def fork_rows(items):
+    """Arguments of forks of Megatron, of "OWNER=FOLDER" each, which today's Megatron-LM or Megatron-DeepSpeed
+    has not. As their default who has them. "own" where a name tells the fork: one that either has, or of a
+    word or two, is anybody's, and other programs' and config.json's people write for Megatron's."""
+    megatron, fork = words_of(["megatron"]), words_of(["megatron_deepspeed"])
+    others = {"--" + word.lstrip("-").replace("_", "-") for word in words_of((
+        "slime", "trainer", "run_clm", "trl", "llama_factory", "ms_swift", "ms_swift_megatron", "torchrun",
+        "accelerate_launch", "deepspeed_launch", "axolotl", "sglang"))}
+    for path in (FOLDER.parents[2] / "models" / "zoo").glob("*.json"):
+        others.update("--" + key.replace("_", "-") for key in json.loads(path.read_text()))
+    owners = collections.defaultdict(dict)
+    for item in items:
+        owner, folder = item.split("=", 1)
+        for path in sorted(pathlib.Path(folder).rglob("*.py")):
+            text = path.read_text(errors="replace")
+            for word in re.findall(r"add_argument\(\s*['\"](--[\w-]+)['\"]", text):
+                if word not in megatron & fork:
+                    owners[word][owner] = True
+    for word, found in owners.items():
+        own = word not in others | megatron | fork and word.count("-") > 3
+        yield word, "", "own" if own else "", ",".join(found), ""
+
+
 def bridge_recipe_rows(folder):
     names = set()
     for path in pathlib.Path(folder).rglob("*.py"):

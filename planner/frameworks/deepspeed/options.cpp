@@ -334,6 +334,12 @@ std::span<const Limit> deepspeed_limits() {
 }
 
 void settle_deepspeed(Draft& draft, const Settings& settings) {
+  // Stages below the third are handed no offload_param (runtime/engine.py:1777 at 38327e07f), which
+  // a warning says: their parameters stay.
+  if (draft.plan.zero < 3) {
+    draft.plan.offload.params = false;
+    if (draft.plan.offload.optimizer == 0) draft.plan.offload.nvme = false;
+  }
   if (!settings.has("zero_optimization.overlap_comm") && draft.plan.zero < 3) {
     draft.plan.overlap.remove(OverlapKind::grad);
   }

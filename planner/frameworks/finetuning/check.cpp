@@ -44,6 +44,8 @@ std::span<const FineTuningTrap> traps_of(Dialect dialect) {
       return trl_traps();
     case Dialect::automodel:
       return automodel_traps();
+    case Dialect::torchtune:
+      return torchtune_traps();
     case Dialect::torchtitan_toml:
       return titan_toml_traps();
     case Dialect::nanotron:
@@ -371,6 +373,10 @@ void check_finetuning(const Scene& scene, Findings& out) {
       check_keys_of_nemo(scene, part, out);
     }
     if (part.dialect == kNemo) continue;
+    if (part.dialect == Dialect::torchtune) {
+      check_length(c, "tokenizer.max_seq_len", out);
+      continue;
+    }
     if (part.dialect == kTrl) {
       check_length(c, "--max_length", out);
       continue;

@@ -8,13 +8,14 @@
 namespace qplan {
 namespace {
 
-constexpr std::array<FineTuner, 7> kFineTuners{
+constexpr std::array<FineTuner, 8> kFineTuners{
     {{Dialect::llama_factory, job_of_llama_factory, {"model_name_or_path"}},
      {Dialect::axolotl, job_of_axolotl, {"base_model"}},
      {Dialect::automodel,
       job_of_automodel,
       {"model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path",
        "model.config"}},
+     {Dialect::torchtune, job_of_torchtune, {}},  // a builder names the model
      {Dialect::trl, job_of_trl, {"--model_name_or_path", "--model"}},
      {Dialect::ms_swift, job_of_swift, {"--model"}},
      {Dialect::ms_swift_megatron, job_of_swift_megatron, {"--model"}},

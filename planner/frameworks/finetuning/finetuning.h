@@ -1,8 +1,8 @@
 #pragma once
 // What fine-tuners' own files and arguments say: LLaMA-Factory's (ff6d4d12) and axolotl's
-// (067b021c) YAML, ms-swift's and TRL's arguments, NeMo AutoModel's YAML. Each but the last makes a
-// Hugging Face Trainer's job of it, so it is handed to the readers of such jobs in their words;
-// what only a fine-tuner checks is found by check_finetuning (scene.h).
+// (067b021c) YAML, ms-swift's and TRL's arguments, NeMo AutoModel's and torchtune's YAML. Each but
+// the last two makes a Hugging Face Trainer's job of it, so it is handed to the readers of such
+// jobs in their words; what only a fine-tuner checks is found by check_finetuning (scene.h).
 
 #include <span>
 #include <string>
@@ -30,6 +30,8 @@ TrainerJob job_of_axolotl(const Settings& yaml, const Place& place);
 TrainerJob job_of_swift(const Settings& arguments, const Place& place);  // `swift sft`
 
 TrainerJob job_of_automodel(const Settings& yaml, const Place& place);  // NeMo AutoModel
+
+TrainerJob job_of_torchtune(const Settings& yaml, const Place& place);
 
 TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl sft`
 

@@ -60,6 +60,7 @@ std::span<const FineTuningTrap> swift_traps();           // of `swift sft`
 std::span<const FineTuningTrap> swift_megatron_traps();  // of `megatron sft`
 std::span<const FineTuningTrap> trl_traps();
 std::span<const FineTuningTrap> automodel_traps();
+std::span<const FineTuningTrap> torchtune_traps();
 std::span<const FineTuningTrap> nanotron_traps();
 std::span<const FineTuningTrap> titan_toml_traps();  // torchtitan's TOML (pretraining/)
 

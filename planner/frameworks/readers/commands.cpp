@@ -225,6 +225,27 @@ bool read_finetuner(const ProgramCommand& command, GatheredJob& job) {
   return true;
 }
 
+// "tune run --nproc_per_node 8 full_finetune_distributed --config x.yaml batch_size=4"; a name
+// without ending is a configuration of torchtune's own ("llama3/8B_full"), which `tune cp` copies.
+bool read_tune(const ProgramCommand& command, GatheredJob& job) {
+  const auto words = command.words.subspan(2);
+  const auto recipe = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+    return word.text.ends_with("_distributed") || word.text.ends_with("_single_device") ||
+           word.text.ends_with(".py");
+  });
+  const auto flag = std::find_if(recipe, words.end(),
+                                 [](const ShellWord& word) { return word.text == "--config"; });
+  if (flag == words.end() || std::next(flag) == words.end()) return false;
+  Launch launch = launch_of_options("torchrun", {words.begin(), recipe}, words.front().place);
+  if (recipe->text.ends_with("_single_device")) launch.processes = 1;
+  launch.environment = command.whole.environment;
+  job.launches.push_back(std::move(launch));
+  ShellWord config = *std::next(flag);
+  if (!is_yaml_name(config.text)) config.text += ".yaml";
+  job.overrides.push_back({config, words_of_command({flag + 2, words.end()}), ""});
+  return true;
+}
+
 bool read_install(const ProgramCommand& command, GatheredJob& job) {
   job.installs.insert(job.installs.end(), command.words.begin(), command.words.end());
   return false;
@@ -238,13 +259,16 @@ struct Program {
   bool (*read)(const ProgramCommand&, GatheredJob&);  // whether it starts a job
 };
 
-constexpr std::array<Program, 9> kPrograms{{
+constexpr std::array<std::string_view, 1> kVerbsOfTune{"run"};
+
+constexpr std::array<Program, 10> kPrograms{{
     {"pip", 1, {}, read_install},
     {"pip3", 1, {}, read_install},
     {"llamafactory-cli", 3, {}, read_finetuner},
     {"lmf", 3, {}, read_finetuner},
     {"axolotl", 3, {}, read_finetuner},
     {"automodel", 2, {}, read_automodel},
+    {"tune", 4, kVerbsOfTune, read_tune},
     {"trl", 3, kVerbsOfTrl, read_trl},
     {"megatron", 3, kVerbsOfSwift, read_swift},
     {"swift", 3, kVerbsOfSwift, read_swift},

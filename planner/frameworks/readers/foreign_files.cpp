@@ -74,6 +74,37 @@ constexpr std::array<std::string_view, 24> kBridge{"env_vars",
                                                    "inprocess_restart"};
 constexpr std::array<std::string_view, 3> kFlagScale{"system", "model", "data"};
 
+// Programs that are told by keys, all of which stand in the file ("a." is a section), or by what a
+// value begins with.
+struct Tool {
+  std::string_view name;
+  std::array<std::string_view, 3> keys;
+  std::string_view value{};
+};
+constexpr auto kTools = std::to_array<Tool>({
+    {"VeOmni", {"train.", "data.train_path", "train.micro_batch_size"}},
+    {"litgpt", {"data.", "train.", ""}, "litgpt."},
+    {"litgpt", {"train.global_batch_size", "train.micro_batch_size", "eval."}},
+    {"AReaL", {"experiment_name", "cluster.n_nodes", "cluster.n_gpus_per_node"}},
+    {"ROLL", {"num_gpus_per_node", "actor_train.", ""}},
+    {"EasyR1", {"worker.actor.", "worker.rollout.", "trainer."}},
+    {"open-instruct", {"model_name_or_path", "use_slow_tokenizer", "per_device_train_batch_size"}},
+    {"open-instruct", {"model_name_or_path", "checkpointing_steps", "with_tracking"}},
+    {"MindSpeed-LLM's trainer of FSDP2", {"parallel.fsdp_modules", "data.", "model."}},
+    {"llm-foundry", {"max_seq_len", "device_train_microbatch_size", "model."}},
+    {"SkyPilot (what its `run` starts may be read)", {"resources.", "run", ""}},
+});
+
+bool is_of(const Settings& yaml, const Tool& tool) {
+  const bool keys = std::all_of(tool.keys.begin(), tool.keys.end(), [&](std::string_view key) {
+    return key.empty() || (key.ends_with('.') ? yaml.has_section(std::string(key)) : yaml.has(key));
+  });
+  return keys &&
+         (tool.value.empty() || std::any_of(yaml.begin(), yaml.end(), [&](const Setting& setting) {
+            return text_of(setting.value).starts_with(tool.value);
+          }));
+}
+
 bool is_part_of_verl(const Settings& yaml) {
   return std::any_of(yaml.begin(), yaml.end(), [](const Setting& setting) {
     const std::string value = text_of(setting.value);
@@ -114,6 +145,9 @@ std::string_view other_tool_of(const Settings& yaml) {
   if (has_only(yaml, kFlagScale) && yaml.has_section("system.")) return "FlagScale";
   if (yaml.has_section("modules.")) return "Primus";
   if (yaml.has_section("runtime_args.") && yaml.has_section("models.")) return "ChatLearn";
+  for (const Tool& tool : kTools) {
+    if (is_of(yaml, tool)) return tool.name;
+  }
   return "";
 }
 

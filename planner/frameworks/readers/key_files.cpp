@@ -240,6 +240,14 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
     return job.add(Dialect::axolotl, with_open_templates(settings), whole);
   }
   if (is_trl(settings)) return add_trl_keys(with_open_templates(settings), whole, job);
+  if (is_torchtune(settings)) return job.add(Dialect::torchtune, std::move(settings), whole);
+  if (is_torchtune_of_others(settings)) {
+    return job.unknown(
+        whole,
+        "this configuration of torchtune's trains nothing (no optimizer or no loss), "
+        "or by answers that it makes, which is not read here",
+        "a configuration of one of its finetune recipes");
+  }
   if (is_automodel(settings)) return job.add(Dialect::automodel, std::move(settings), whole);
   if (is_automodel_of_others(settings)) {
     return job.unknown(

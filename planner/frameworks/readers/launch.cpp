@@ -16,8 +16,8 @@
 namespace qplan {
 namespace {
 
-constexpr std::array<std::string_view, 9> kLaunchers{
-    "torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "ray", "python", "python3"};
+constexpr std::array<std::string_view, 7> kLaunchers{"torchrun", "deepspeed", "accelerate", "srun",
+                                                     "mpirun",   "mpiexec",   "ray"};
 
 // "python -m torch.distributed.run" is torchrun by another name.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLauncherModules{
@@ -30,6 +30,23 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLauncher
 std::string_view launcher_of_module(std::string_view module) {
   for (const auto& [name, launcher] : kLauncherModules) {
     if (name == module) return launcher;
+  }
+  return {};
+}
+
+// "python", "python3", "python3.11".
+bool is_python(std::string_view program) {
+  return program.starts_with("python") &&
+         program.find_first_not_of("0123456789.", std::string_view("python").size()) ==
+             std::string_view::npos;
+}
+
+// The launcher that Python at `at` runs as a module, behind the interpreter's own options ("-u",
+// "-X dev", "-W ignore"); empty: it runs none.
+std::string_view module_launcher(std::span<const ShellWord> words, std::size_t at) {
+  for (std::size_t i = at + 1; i + 1 < words.size() && words[i].text.starts_with('-'); ++i) {
+    if (words[i].text == "-m") return launcher_of_module(words[i + 1].text);
+    if (words[i].text == "-X" || words[i].text == "-W") ++i;
   }
   return {};
 }
@@ -216,10 +233,9 @@ std::size_t inner_launcher(std::span<const ShellWord> words, std::size_t script)
   if (!is_of_batch(base_name(words[0].text))) return 0;
   for (std::size_t i = 1; i < script; ++i) {
     const std::string program = base_name(words[i].text);
-    const bool python = program == "python" || program == "python3";
-    const bool module = i + 2 < words.size() && words[i + 1].text == "-m" &&
-                        !launcher_of_module(words[i + 2].text).empty();
-    if (python ? module : is_launcher(program) && !is_of_batch(program)) return i;
+    const bool starts = is_python(program) ? !module_launcher(words, i).empty()
+                                           : is_launcher(program) && !is_of_batch(program);
+    if (starts) return i;
   }
   return 0;
 }
@@ -252,7 +268,9 @@ std::vector<std::int64_t> visible_devices(const Launch& launch) {
 }
 
 bool is_launcher(const std::string& word) {
-  return std::find(kLaunchers.begin(), kLaunchers.end(), base_name(word)) != kLaunchers.end();
+  const std::string program = base_name(word);
+  return is_python(program) ||
+         std::find(kLaunchers.begin(), kLaunchers.end(), program) != kLaunchers.end();
 }
 
 std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_t at,
@@ -260,10 +278,8 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
   const auto words = std::span<const ShellWord>(command.words).subspan(at);
   std::string program = base_name(words[0].text);
   if (!is_launcher(program)) return {};
-  const bool module = words.size() > 2 && words[1].text == "-m";
-  if (module && !launcher_of_module(words[2].text).empty()) {
-    program = launcher_of_module(words[2].text);
-  }
+  const std::string_view module = is_python(program) ? module_launcher(words, 0) : "";
+  if (!module.empty()) program = module;
   std::size_t script = 1;
   while (script < words.size() && !is_script(words, script)) ++script;
   auto shell = shell_with_commands(words);
@@ -281,8 +297,7 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
     return started;
   }
   const auto arguments = words.subspan(shell ? words.size() : script + 1);
-  const bool single = program == "python" || program == "python3";
-  if (single && arguments.empty()) return {};
+  if (is_python(program) && arguments.empty()) return {};
 
   LaunchCommand read{{}, {arguments.begin(), arguments.end()}};
   read.launch.program = program;

@@ -149,6 +149,30 @@ bool is_trl(const Settings& yaml) {
          !is_foreign_to_trl(yaml);
 }
 
+namespace {
+
+bool has_parts_of_torchtune(const Settings& yaml) {
+  return std::any_of(yaml.begin(), yaml.end(), [](const Setting& setting) {
+    return setting.key.ends_with("_component_") && text_of(setting.value).starts_with("torchtune.");
+  });
+}
+
+// Its recipes train one model of the file, whatever else stands beside it.
+bool trains_by_torchtune(const Settings& yaml) {
+  return yaml.has_section("model.") && yaml.has_section("optimizer.") &&
+         yaml.has_section("loss.") && !yaml.has("ppo_epochs") && !yaml.has("grpo_samples");
+}
+
+}  // namespace
+
+bool is_torchtune(const Settings& yaml) {
+  return has_parts_of_torchtune(yaml) && trains_by_torchtune(yaml);
+}
+
+bool is_torchtune_of_others(const Settings& yaml) {
+  return has_parts_of_torchtune(yaml) && !trains_by_torchtune(yaml);
+}
+
 bool is_automodel(const Settings& yaml) {
   const Setting* const model = yaml.find("model._target_");
   const bool of_nemo =

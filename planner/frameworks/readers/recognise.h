@@ -57,6 +57,7 @@ enum class Dialect : std::uint8_t {
   automodel,          // NeMo AutoModel's YAML
   trl,                // arguments of `trl sft`, and "verb": what it trains by
   nanotron,           // its YAML
+  torchtune,          // its YAML
   torchtitan_toml,    // job files of releases before its functions in Python
 };
 
@@ -95,6 +96,11 @@ bool is_trl(const Settings& yaml);
 // NeMo AutoModel's YAML of a recipe that trains a language model, and of any other.
 bool is_automodel(const Settings& yaml);
 bool is_automodel_of_others(const Settings& yaml);
+
+// torchtune's YAML, whose parts are named by "_component_": of a recipe that trains on texts that
+// are there, and of any other.
+bool is_torchtune(const Settings& yaml);
+bool is_torchtune_of_others(const Settings& yaml);
 
 // nanotron's YAML.
 bool is_nanotron(const Settings& yaml);

@@ -460,8 +460,9 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
 void check_torch(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect == Dialect::own_script) check_module(scene, part, out);
-    // What NeMo AutoModel does of it is no file of accelerate's.
-    const bool of_nemo = part.derived && scene.files.find(Dialect::automodel) != nullptr;
+    // What NeMo AutoModel and torchtune do of it is no file of accelerate's.
+    const bool of_nemo = part.derived && (scene.files.find(Dialect::automodel) != nullptr ||
+                                          scene.files.find(Dialect::torchtune) != nullptr);
     if (part.dialect != Dialect::accelerate || of_nemo) continue;
     if (!part.derived) check_type(scene, part, out);
     if (!part.derived) check_machines(scene, part, out);

@@ -377,7 +377,8 @@ void check_evaluation(const PythonText& text, const PythonCall& call, const std:
 }  // namespace
 
 void check_training(const Scene& scene, Findings& out) {
-  const bool of_nemo = scene.files.find(Dialect::automodel) != nullptr;
+  const bool of_nemo = scene.files.find(Dialect::automodel) != nullptr ||
+                       scene.files.find(Dialect::torchtune) != nullptr;
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect == Dialect::accelerate && !of_nemo) check_fsdp(scene, part, out);
     if (part.dialect == Dialect::trainer) check_arguments(scene, part, out);

@@ -31,6 +31,19 @@ Checked ask(const std::string& blocks, int stage = 2) {
 }  // namespace
 
 TEST_SUITE("ds_config.json's params") {
+  TEST_CASE("parameters stay on the GPU below stage 3, which is a warning and no error") {
+    for (const std::string device : {"cpu", "nvme"}) {
+      const std::string text = with_words(with_blocks("\"steps_per_print\": 10"), "\"stage\": 2",
+                                          "\"stage\": 2, \"offload_param\": {\"device\": \"" +
+                                              device + "\", \"nvme_path\": \"/x\"}");
+      const Checked checked = ask_text("ds_config.json", text, "llama3-8b", 8);
+      CHECK_MESSAGE(!checked.has(Severity::error), findings_text(checked));
+      REQUIRE(find(checked, "offload_below_stage") != nullptr);
+      CHECK_FALSE(checked.plan.offload.params);
+      CHECK_FALSE(checked.plan.offload.nvme);
+    }
+  }
+
   TEST_CASE("an optimizer's parameters are those of the class that DeepSpeed makes") {
     const Checked other = ask(optimizer("AdamW", "\"learning_rate\": 1e-5, \"weight_decy\": 0.1"));
     REQUIRE(find(other, "unknown_parameter") != nullptr);

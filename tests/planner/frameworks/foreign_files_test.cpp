@@ -300,4 +300,39 @@ TEST_SUITE("what options ask of each other") {
   }
 }
 
+TEST_SUITE("files of other programs by name") {
+  TEST_CASE("are said to be theirs") {
+    const auto says = [](const std::string& text, const std::string& name) {
+      CAPTURE(name);
+      const std::string said = unread("job.yaml", text);
+      CHECK_MESSAGE(said.find(name) != std::string::npos, said);
+    };
+    says("model:\n  model_path: x\ndata:\n  train_path: y\ntrain:\n  micro_batch_size: 1\n",
+         "VeOmni");
+    says("checkpoint_dir: x\ndata:\n  class_path: litgpt.data.Alpaca2k\ntrain:\n  epochs: 1\n",
+         "litgpt");
+    says("experiment_name: x\ncluster:\n  n_nodes: 1\n  n_gpus_per_node: 8\nactor:\n  path: y\n",
+         "AReaL");
+    says("num_gpus_per_node: 8\nactor_train:\n  model_args:\n    dtype: bf16\n", "ROLL");
+    says("worker:\n  actor:\n    a: 1\n  rollout:\n    n: 5\ntrainer:\n  nnodes: 1\n", "EasyR1");
+    says(
+        "model_name_or_path: meta-llama/Llama-2-7b-hf\nuse_slow_tokenizer: true\n"
+        "per_device_train_batch_size: 1\n",
+        "open-instruct");
+    says("model:\n  model_id: x\ndata:\n  cutoff_len: 8\nparallel:\n  fsdp_modules: y\n",
+         "MindSpeed-LLM");
+  }
+
+  TEST_CASE("a program whose arguments are not read is named") {
+    const Checked checked =
+        ask_text("run.sh", "deepspeed --module openrlhf.cli.train_sft --train.batch_size 256\n",
+                 "llama3-8b", 8);
+    const Finding* const found = find(checked, "nothing_to_check");
+    REQUIRE(found != nullptr);
+    CHECK(found->place.line == 1);
+    CHECK_MESSAGE(found->message.find("openrlhf.cli.train_sft") != std::string::npos,
+                  found->message);
+  }
+}
+
 }  // namespace qplan

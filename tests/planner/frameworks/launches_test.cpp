@@ -41,6 +41,21 @@ TEST_SUITE("launches") {
     CHECK(find(ask("1"), "launched_world")->place.line == 5);
   }
 
+  TEST_CASE("options of the interpreter may stand before a launcher's module") {
+    for (const std::string python :
+         {"python", "python -u", "python3.11 -u -X dev", "python3 -W ignore"}) {
+      CAPTURE(python);
+      const std::string text =
+          "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:8\nLAUNCHER=\"" +
+          python + " -m torch.distributed.run --nnodes 2 --nproc_per_node 8\"\nCMD=\"" + kTrain +
+          "\"\nsrun bash -c \"$LAUNCHER --node_rank \\$SLURM_PROCID $CMD\"\n";
+      const Checked right = ask_text("job.sh", text, "qwen3-8b", 16);
+      CHECK_MESSAGE(find(right, "launched_world") == nullptr, findings_text(right));
+      const Checked wrong = ask_text("job.sh", text, "qwen3-8b", 8);
+      CHECK_MESSAGE(find(wrong, "launched_world") != nullptr, findings_text(wrong));
+    }
+  }
+
   TEST_CASE("verl's program asks Ray for its workers, whatever starts it") {
     const std::string verl =
         " python3 -m verl.trainer.main_ppo data.train_batch_size=256 "
