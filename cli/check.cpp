@@ -214,6 +214,16 @@ bool has_faulty_script(const Checked& checked, std::span<const ConfigText> files
   });
 }
 
+// Whether no file is read as a job's, and why is said: model and GPUs do not matter then. What many
+// files are asked for passes over such.
+bool is_unread(const CheckWords& question, const Checked& checked) {
+  if (checked.framework || (question.each && question.skip_unknown)) return false;
+  return std::any_of(checked.findings.begin(), checked.findings.end(), [](const Finding& f) {
+    return f.severity == Severity::error &&
+           (f.rule == "unknown_file" || (f.rule == "nothing_to_check" && f.place.line > 0));
+  });
+}
+
 // Of a job without a model; nothing: no file has a fault that shows without one.
 std::optional<FoundInFiles> judge_unnamed(const CheckWords& question,
                                           const std::vector<ConfigText>& files,
@@ -222,9 +232,14 @@ std::optional<FoundInFiles> judge_unnamed(const CheckWords& question,
   UnnamedJudge judge(question);
   found.fixed = fix(files, std::ref(judge));
   found.checked = found.fixed.before;
-  if (!has_faulty_script(found.checked, files)) return std::nullopt;
+  const bool unread = is_unread(question, found.checked);
+  if (!unread && !has_faulty_script(found.checked, files)) return std::nullopt;
   found.files = files;
   found.wants_fix = !question.fix.empty();
+  if (unread) {
+    if (found.wants_fix) write_fixed(found, found.files, question.fix);
+    return found;
+  }
   const Finding unnamed{Severity::error,
                         "model_unsaid",
                         {found.files.front().name, 0},
@@ -257,6 +272,10 @@ FoundInFiles judge_uncounted(const CheckWords& question, std::vector<ConfigText>
   }
   found.files = std::move(files);
   found.wants_fix = !question.fix.empty();
+  if (is_unread(question, found.checked)) {
+    if (found.wants_fix) write_fixed(found, found.files, question.fix);
+    return found;
+  }
   const Finding uncounted{Severity::error,
                           "gpus_unsaid",
                           {found.files.front().name, 0},
