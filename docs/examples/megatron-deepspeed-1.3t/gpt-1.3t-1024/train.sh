@@ -2,7 +2,7 @@
 # gpt-1.3t on 1024 x a100-80gb-sxm, for megatron-deepspeed; written by qplan emit
 # plan: tp8 pp1 dp128 zero3 mbs16 gbs2048 seq2048 sp recompute=full offload=optimizer:0.05 grad_dtype=bf16
 # qplan: --hardware a100-80gb-sxm
-# predicted: 75.2 GiB on the worst GPU of 75.2 GiB, 241 s a step, 16.96 tokens/s a GPU, 17.4k tokens/s
+# predicted: 75.2 GiB on the worst GPU of 75.2 GiB, 242 s a step, 16.94 tokens/s a GPU, 17.3k tokens/s
 # Needs deepspeedai/Megatron-DeepSpeed and deepspeed 0.10.2 or later.
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -2,7 +2,7 @@
 # gpt-5t on 4096 x a100-80gb-sxm, for megatron-deepspeed; written by qplan emit
 # plan: tp8 pp1 dp512 zero3 mbs4 gbs2048 seq2048 sp recompute=full grad_dtype=bf16
 # qplan: --hardware a100-80gb-sxm
-# predicted: 75.2 GiB on the worst GPU of 75.2 GiB, 5.84 min a step, 2.921 tokens/s a GPU, 12.0k tokens/s
+# predicted: 75.2 GiB on the worst GPU of 75.2 GiB, 5.85 min a step, 2.919 tokens/s a GPU, 12.0k tokens/s
 # Needs deepspeedai/Megatron-DeepSpeed and deepspeed 0.10.2 or later.
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 128 x h100-sxm, for megatron; written by qplan emit
 # plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp7 layout=3*4+4*9+0 moe_dispatcher=deepep overlap=grad+param+ep
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 2.40 s a step, 13 634 tokens/s a GPU, 1.75M tokens/s
+# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 2.41 s a step, 13 623 tokens/s a GPU, 1.74M tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer

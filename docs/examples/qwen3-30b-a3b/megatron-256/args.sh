@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 256 x h100-sxm, for megatron; written by qplan emit
 # plan: tp1 pp2 dp128 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp7 layout=3*4+4*9+0 moe_dispatcher=deepep overlap=grad+param+ep
-# predicted: 71.5 GiB on the worst GPU of 72.8 GiB, 1.36 s a step, 12 090 tokens/s a GPU, 3.09M tokens/s
+# predicted: 71.5 GiB on the worst GPU of 72.8 GiB, 1.36 s a step, 12 081 tokens/s a GPU, 3.09M tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer

@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 64 x h100-sxm, for megatron; written by qplan emit
 # plan: tp1 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 layout=6*3+7*4+2 recompute=selective:moe_act moe_dispatcher=deepep overlap=grad+param+ep
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 4.55 s a step, 14 389 tokens/s a GPU, 921k tokens/s
+# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 4.56 s a step, 14 377 tokens/s a GPU, 920k tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer

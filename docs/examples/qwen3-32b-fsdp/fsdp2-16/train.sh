@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-32b on 16 x h100-sxm, for fsdp2; written by qplan emit
 # plan: tp1 pp1 dp16 zero3 mbs4 gbs1024 seq4096 recompute=full overlap=grad+param
-# predicted: 75.1 GiB on the worst GPU of 75.1 GiB, 157 s a step, 1674 tokens/s a GPU, 26.8k tokens/s
+# predicted: 75.1 GiB on the worst GPU of 75.1 GiB, 157 s a step, 1672 tokens/s a GPU, 26.8k tokens/s
 # One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>
 # MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch.
 # run_clm.py is transformers' example: examples/pytorch/language-modeling.

@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 64 x h100-sxm, for slime; written by qplan emit
 # plan: tp1 pp4 dp8 cp2 ep8 etp1 zero1 mbs1 gbs256 seq20480 interleaved vpp6 layout=2*21+3+3+0 cp_comm=all_gather recompute=selective:moe_act overlap=grad+param+ep
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 11.2 s a step, 7344 tokens/s a GPU, 470k tokens/s
+# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 11.2 s a step, 7336 tokens/s a GPU, 470k tokens/s
 MODEL_ARGS=(
   --num-layers 48
   --hidden-size 2048
