@@ -355,8 +355,9 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
     profile["gpu"]["graph_gain_us"] = rounded(c.graph_gain.value() * 1e6, 3);
   }
   // The slowest of these GPUs is slow for so many, not for a machine of eight.
-  profile["gpu"]["speed_spread"] = base_json["gpu"].value("speed_spread", Json::object());
-  profile["gpu"]["speed_spread"]["measured_ranks"] = c.ranks;
+  profile["gpu"]["speed_spread"] = {{"sigma", base.gpu.speed_spread.sigma},
+                                    {"measured_ranks", c.ranks},
+                                    {"source", fmt::format("sigma of {}; {}", base.name, source)}};
   const Json kinds = memory_bound_kinds(c, base);
   for (const auto& [key, values] : kinds.items()) {
     profile["gpu"][key] = base_json["gpu"].value(key, Json::object());
