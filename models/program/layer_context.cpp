@@ -33,7 +33,9 @@ LayerContext::LayerContext(const ModelSpec& m, const Recipe& r, const BlockShape
   b.parameters(packed_parameters(m, s));
 }
 
-DType LayerContext::activation_dtype() const {
+namespace {
+
+DType activation_dtype_of(const BlockShape& shape) {
   switch (shape.precision) {
     case Precision::fp16:
       return DType::fp16;
@@ -48,9 +50,20 @@ DType LayerContext::activation_dtype() const {
   return DType::bf16;
 }
 
+}  // namespace
+
+DType hidden_dtype_of(const ModelSpec& model, const BlockShape& shape) {
+  const bool wide =
+      shape.fp32_norms && lies_by_bitsandbytes(shape.frozen_weights) && model.num_mtp_layers == 0;
+  return wide ? DType::fp32 : activation_dtype_of(shape);
+}
+
+DType LayerContext::activation_dtype() const {
+  return activation_dtype_of(shape);
+}
+
 DType LayerContext::hidden_dtype() const {
-  const bool wide = shape.fp32_norms && by_bitsandbytes() && model.num_mtp_layers == 0;
-  return wide ? DType::fp32 : activation_dtype();
+  return hidden_dtype_of(model, shape);
 }
 
 DType LayerContext::linear_dtype() const {

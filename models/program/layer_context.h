@@ -23,6 +23,16 @@ struct Experts {
   SlotId counts = kNoSlot;
 };
 
+// Packed as bitsandbytes packs them, in its layers.
+constexpr bool lies_by_bitsandbytes(FrozenFormat format) {
+  return format == FrozenFormat::int8 || format == FrozenFormat::nf4 ||
+         format == FrozenFormat::nf4_double;
+}
+
+// Format of hidden states between layers, and between stages: that of activations, or fp32 where
+// norms beside bitsandbytes' layers are (ParallelPlan::fp32_norms).
+DType hidden_dtype_of(const ModelSpec& model, const BlockShape& shape);
+
 struct LayerContext {
   const ModelSpec& model;
   const Recipe& recipe;
@@ -128,11 +138,7 @@ struct LayerContext {
            activation_dtype() != DType::fp32 && has_adapters(model_part(shape.kind));
   }
   // Frozen weights lie as bitsandbytes packs them, in its layers.
-  [[nodiscard]] bool by_bitsandbytes() const {
-    return shape.frozen_weights == FrozenFormat::int8 ||
-           shape.frozen_weights == FrozenFormat::nf4 ||
-           shape.frozen_weights == FrozenFormat::nf4_double;
-  }
+  [[nodiscard]] bool by_bitsandbytes() const { return lies_by_bitsandbytes(shape.frozen_weights); }
   // (FPDT's layers leave dropout out: Megatron-DeepSpeed 4efb479d, transformer.py:1356.)
   [[nodiscard]] bool drops() const {
     return (recipe.kernels.dropout || shape.dropout) && shape.fpdt_chunk == 0;

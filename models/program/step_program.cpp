@@ -7,6 +7,7 @@
 
 #include "models/hash.h"
 #include "models/image_layout.h"
+#include "models/program/layer_context.h"
 
 namespace qplan {
 namespace {
@@ -294,7 +295,7 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
 Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {
   const std::int64_t tokens = base.micro_batch_size * base.seq_len / base.cp;
   const std::int64_t local = base.sequence_parallel ? tokens / base.tp : tokens;
-  const double element = base.precision == Precision::fp32 ? 4 : 2;
+  const double element = size_of(hidden_dtype_of(model, base));
   return rounded(Bytes(static_cast<double>(local * model.hidden_size) * element));
 }
 

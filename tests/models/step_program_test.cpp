@@ -145,6 +145,9 @@ TEST_CASE(
   CHECK(bytes("tp4 pp2 gbs8 seq4096") == 4096.0 * 4096 * 2);
   CHECK(bytes("tp4 pp2 gbs8 seq4096 sp") == 4096.0 * 4096 * 2 / 4);
   CHECK(bytes("cp2 pp2 mbs2 gbs8 seq4096") == 4096.0 * 4096 * 2);
+  // Norms in fp32 beside bitsandbytes' layers leave hidden states so, and that is what is sent.
+  CHECK(bytes("pp2 gbs8 seq4096 lora8 frozen=nf4 fp32_norms") == 4096.0 * 4096 * 4);
+  CHECK(bytes("pp2 gbs8 seq4096 lora8 frozen=int4 fp32_norms") == 4096.0 * 4096 * 2);
 }
 
 TEST_CASE("the first part gathers, then runs forward; the last runs backward, then reduces") {
