@@ -352,34 +352,6 @@ std::string built_in_of_id(const std::string& id) {
   return is_built_in(name) ? name : "";
 }
 
-namespace {
-
-// "torchtune.models.qwen3.lora_qwen3_0_6b_instruct" builds "qwen3-0.6b": which of its underscores
-// is a point a built-in model's name tells.
-std::string model_of_torchtune(const Settings& yaml) {
-  std::string name = word_of(yaml, "model._component_");
-  name.erase(0, name.rfind('.') + 1);  // npos + 1: nothing
-  for (const std::string_view begin : {"qlora_", "lora_"}) {
-    if (name.starts_with(begin)) name.erase(0, begin.size());
-  }
-  for (const std::string_view end : {"_instruct", "_base"}) {
-    if (name.ends_with(end)) name.resize(name.size() - end.size());
-  }
-  std::replace(name.begin(), name.end(), '_', '-');
-  const std::string dashes = name;
-  for (std::size_t at = 0; at < name.size(); ++at) {
-    if (is_built_in(name)) return name;
-    const std::size_t dash = dashes.find('-', at);
-    if (dash == std::string::npos) break;
-    name = dashes;
-    name[dash] = '.';
-    at = dash;
-  }
-  return is_built_in(name) ? name : dashes;
-}
-
-}  // namespace
-
 std::string model_id_of_files(const JobFiles& files) {
   for (const ConfigPart& part : files.parts) {
     if (part.dialect == Dialect::verl) return model_of_verl(part.settings);

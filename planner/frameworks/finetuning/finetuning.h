@@ -32,6 +32,9 @@ TrainerJob job_of_swift(const Settings& arguments, const Place& place);  // `swi
 TrainerJob job_of_automodel(const Settings& yaml, const Place& place);  // NeMo AutoModel
 
 TrainerJob job_of_torchtune(const Settings& yaml, const Place& place);
+// "torchtune.models.qwen3.lora_qwen3_0_6b_instruct" builds "qwen3-0.6b": which of its underscores
+// is a point a built-in model's name tells.
+std::string model_of_torchtune(const Settings& yaml);
 
 TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl sft`
 

@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
 
+#include "models/model_spec.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/finetuning/job_maker.h"
 
@@ -158,6 +161,28 @@ class Torchtune : JobMaker {
 
 TrainerJob job_of_torchtune(const Settings& yaml, const Place& place) {
   return Torchtune(yaml, place).make();
+}
+
+std::string model_of_torchtune(const Settings& yaml) {
+  std::string name = word_of(yaml, "model._component_");
+  name.erase(0, name.rfind('.') + 1);  // npos + 1: nothing
+  for (const std::string_view begin : {"qlora_", "lora_"}) {
+    if (name.starts_with(begin)) name.erase(0, begin.size());
+  }
+  for (const std::string_view end : {"_instruct", "_base"}) {
+    if (name.ends_with(end)) name.resize(name.size() - end.size());
+  }
+  std::replace(name.begin(), name.end(), '_', '-');
+  const std::string dashes = name;
+  for (std::size_t at = 0; at < name.size(); ++at) {
+    if (is_built_in(name)) return name;
+    const std::size_t dash = dashes.find('-', at);
+    if (dash == std::string::npos) break;
+    name = dashes;
+    name[dash] = '.';
+    at = dash;
+  }
+  return is_built_in(name) ? name : dashes;
 }
 
 }  // namespace qplan
