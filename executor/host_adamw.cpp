@@ -2,8 +2,11 @@
 // parameter, so that the host's memory is the limit.
 #include "executor/host_adamw.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 // Which of them runs the loader decides, before the thread sanitizer is there.
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
@@ -14,6 +17,9 @@
 
 namespace qplan {
 namespace {
+
+// Elements that are worth a thread: starting one takes as long as a step of some 10,000.
+constexpr std::size_t kShare = 1 << 16;
 
 struct Factors {
   float beta1, beta2, epsilon, lr, kept, scale, correction1, correction2;
@@ -42,6 +48,11 @@ QPLAN_VECTORS void step_all(Factors f, std::size_t n, const float* __restrict__ 
   }
 }
 
+HostAdamW part(const HostAdamW& all, std::size_t from, std::size_t to) {
+  return {all.gradient + from, all.main + from, all.moment1 + from, all.moment2 + from,
+          all.working + from,  to - from,       all.decayed};
+}
+
 }  // namespace
 
 void host_adamw(const math::AdamWSettings& s, std::int64_t step, double scale, const HostAdamW& a) {
@@ -50,11 +61,31 @@ void host_adamw(const math::AdamWSettings& s, std::int64_t step, double scale, c
                         .beta2 = static_cast<float>(s.beta2),
                         .epsilon = static_cast<float>(s.epsilon),
                         .lr = static_cast<float>(s.lr),
-                        .kept = static_cast<float>(1 - s.lr * s.weight_decay),
+                        .kept = static_cast<float>(1 - s.lr * (a.decayed ? s.weight_decay : 0)),
                         .scale = static_cast<float>(scale),
                         .correction1 = static_cast<float>(1 - std::pow(s.beta1, t)),
                         .correction2 = static_cast<float>(1 - std::pow(s.beta2, t))};
   step_all(factors, a.n, a.gradient, a.main, a.moment1, a.moment2, a.working);
+}
+
+void host_adamw(const math::AdamWSettings& settings, std::int64_t step, double scale,
+                std::span<const HostAdamW> runs, std::int64_t threads) {
+  std::size_t all = 0;
+  for (const HostAdamW& run : runs) all += run.n;
+  const std::size_t shares =
+      std::clamp<std::size_t>(all / kShare, 1, static_cast<std::size_t>(threads));
+  std::vector<std::jthread> workers;
+  for (std::size_t i = 0; i < shares; ++i) {
+    workers.emplace_back([=, &settings, begin = all * i / shares, end = all * (i + 1) / shares] {
+      std::size_t first = 0;  // of the run, among all elements
+      for (const HostAdamW& run : runs) {
+        const std::size_t from = std::clamp(begin, first, first + run.n) - first;
+        const std::size_t to = std::clamp(end, first, first + run.n) - first;
+        if (from < to) host_adamw(settings, step, scale, part(run, from, to));
+        first += run.n;
+      }
+    });
+  }
 }
 
 }  // namespace qplan

@@ -48,5 +48,10 @@ struct HostMemoryDeleter {
 };
 using HostMemory = std::unique_ptr<std::byte, HostMemoryDeleter>;
 HostMemory host_memory(std::int64_t bytes);
+template <class Number>
+Number* numbers_in(const HostMemory& memory) {
+  void* const all = memory.get();
+  return static_cast<Number*>(all);
+}
 
 }  // namespace qplan

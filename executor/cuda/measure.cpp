@@ -199,22 +199,32 @@ BytesPerSecond CudaMeasurer::copy_rate(bool to_host) {
   return Bytes(static_cast<double>(kBytes)) / time;
 }
 
+// As in a step: beside the next block's gradients, which come, and the last one's weights, which
+// go. All share the host's memory.
 double CudaMeasurer::host_adam_rate() {
-  constexpr std::size_t kParams = 1 << 26;  // more than a processor's caches hold
-  std::vector<float> main(kParams, 1), moment1(kParams, 0.1F), moment2(kParams, 0.1F),
-      gradient(kParams, 0.1F);
-  std::vector<std::uint16_t> working(kParams);
-  const std::int64_t world = device_.process.world, cores = cores_of_rank(world);
+  constexpr std::int64_t kParams = 1 << 26;  // more than a processor's caches hold
+  const HostMemory gradient = host_memory(4 * kParams), coming = host_memory(4 * kParams),
+                   working = host_memory(2 * kParams), going = host_memory(2 * kParams);
+  const OwnedStream to_host = first_stream(), to_gpu = first_stream();
+  std::vector<float> main(kParams, 1), moment1(kParams, 0.1F), moment2(kParams, 0.1F);
+  std::fill_n(numbers_in<float>(gradient), kParams, 0.1F);
+  const HostAdamW arrays{
+      numbers_in<float>(gradient),        main.data(), moment1.data(), moment2.data(),
+      numbers_in<std::uint16_t>(working), kParams};
+  const std::int64_t world = device_.process.world, cores = cores_of_gpu();
+  void* const on_gpu = device_.take(4 * kParams);
   std::vector<double> seconds;
   for (int step = 1; step <= 5; ++step) {
     if (world > 1) device_.agree(0);  // all begin together
     const auto begin = std::chrono::steady_clock::now();
-    step_on_host(
-        {}, step, 1,
-        {gradient.data(), main.data(), moment1.data(), moment2.data(), working.data(), kParams},
-        cores);
+    check(
+        cudaMemcpyAsync(coming.get(), on_gpu, 4 * kParams, cudaMemcpyDeviceToHost, to_host.get()));
+    check(cudaMemcpyAsync(on_gpu, going.get(), 2 * kParams, cudaMemcpyHostToDevice, to_gpu.get()));
+    host_adamw({}, step, 1, std::span(&arrays, 1), cores);
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    check(cudaStreamSynchronize(to_host.get()));
+    check(cudaStreamSynchronize(to_gpu.get()));
   }
   std::sort(seconds.begin(), seconds.end());
   const double own = seconds[seconds.size() / 2];

@@ -7,30 +7,9 @@
 namespace qplan {
 namespace {
 
-// Elements that a thread steps at once; a run of fewer is not worth another thread.
-constexpr std::int64_t kShare = 1 << 16;
-
-void* at_bytes(const HostMemory& memory) {
-  return memory.get();
-}
-float* floats_of(const HostMemory& memory) {
-  return static_cast<float*>(at_bytes(memory));
-}
-
 float* floats_of(const Tensor& array) {
   void* const data = array.data;
   return static_cast<float*>(data);
-}
-
-// Calls visit(begin, count) for parts of n elements, each on a thread.
-template <class Visit>
-void in_parallel(std::int64_t n, std::int64_t threads, Visit visit) {
-  const std::int64_t parts = std::clamp<std::int64_t>(n / kShare, 1, threads);
-  std::vector<std::jthread> workers;
-  for (std::int64_t i = 0; i < parts; ++i) {
-    const std::int64_t begin = n * i / parts, end = n * (i + 1) / parts;
-    workers.emplace_back([=, &visit] { visit(begin, end - begin); });
-  }
 }
 
 }  // namespace
@@ -58,27 +37,17 @@ std::vector<OwnRun> own_runs(const Rank& rank, int instance) {
   return runs;
 }
 
-std::int64_t cores_of_rank(std::int64_t world) {
+std::int64_t cores_of_gpu() {
   int devices = 1;
   check(cudaGetDeviceCount(&devices));
-  const std::int64_t here = std::min<std::int64_t>(devices, world);
-  return std::max<std::int64_t>(std::thread::hardware_concurrency() / here, 1);
-}
-
-void step_on_host(const math::AdamWSettings& settings, std::int64_t step, double scale,
-                  const HostAdamW& all, std::int64_t cores) {
-  in_parallel(static_cast<std::int64_t>(all.n), cores, [&](std::int64_t begin, std::int64_t count) {
-    host_adamw(settings, step, scale,
-               {all.gradient + begin, all.main + begin, all.moment1 + begin, all.moment2 + begin,
-                all.working + begin, static_cast<std::size_t>(count)});
-  });
+  return std::max<std::int64_t>(std::thread::hardware_concurrency() / devices, 1);
 }
 
 HostShare::HostShare(Rank& rank, int instance)
     : rank_(rank),
       zero_(rank.shape(instance).zero),
       state_(rank.host_state(instance)),
-      cores_(cores_of_rank(rank.job.plan.world())) {
+      cores_(cores_of_gpu()) {
   const std::int64_t all = rank.offloaded(instance);
   for (OwnRun run : own_runs(rank, instance)) {
     run.count = std::min(run.count, all - run.shard);
@@ -87,6 +56,13 @@ HostShare::HostShare(Rank& rank, int instance)
   gradients_ = host_memory(4 * all);
   working_ = host_memory(2 * all);
   squares_ = host_memory(sizeof(double));
+  for (const OwnRun& run : runs_) {
+    const std::int64_t at = run.shard;
+    arrays_.push_back({numbers_in<float>(gradients_) + at, floats_of(state_.main_params) + at,
+                       floats_of(state_.moment1) + at, floats_of(state_.moment2) + at,
+                       numbers_in<std::uint16_t>(working_) + at,
+                       static_cast<std::size_t>(run.count), run.decayed});
+  }
 }
 
 template <class Visit>
@@ -99,8 +75,9 @@ void HostShare::bring_gradients(const Tensor& gradients, const double* squares,
   step_ = rank_.step;
   check(cudaMemcpyAsync(squares_.get(), squares, sizeof(double), cudaMemcpyDeviceToHost, stream));
   each_run(zero_ >= 2, [&](const OwnRun& run, std::int64_t place) {
-    check(cudaMemcpyAsync(floats_of(gradients_) + run.shard, gradients.part(place, 1, 1).data,
-                          static_cast<std::size_t>(4 * run.count), cudaMemcpyDeviceToHost, stream));
+    check(cudaMemcpyAsync(numbers_in<float>(gradients_) + run.shard,
+                          gradients.part(place, 1, 1).data, static_cast<std::size_t>(4 * run.count),
+                          cudaMemcpyDeviceToHost, stream));
   });
 }
 
@@ -111,19 +88,9 @@ void HostShare::step(cudaStream_t stream) {
 
 // On the driver's thread, where nothing may throw and no CUDA function may be called.
 void HostShare::step_now() {
-  const double norm = std::sqrt(*static_cast<const double*>(at_bytes(squares_)));
+  const double norm = std::sqrt(*numbers_in<double>(squares_));
   const double scale = math::clip_scale(norm, rank_.job.optimizer.clip_grad);
-  for (const OwnRun& run : runs_) {
-    math::AdamWSettings settings = rank_.job.optimizer.adamw;
-    if (!run.decayed) settings.weight_decay = 0;
-    const std::int64_t at = run.shard;
-    void* const working = working_.get() + 2 * at;
-    step_on_host(settings, step_, scale,
-                 {floats_of(gradients_) + at, floats_of(state_.main_params) + at,
-                  floats_of(state_.moment1) + at, floats_of(state_.moment2) + at,
-                  static_cast<std::uint16_t*>(working), static_cast<std::size_t>(run.count)},
-                 cores_);
-  }
+  host_adamw(rank_.job.optimizer.adamw, step_, scale, arrays_, cores_);
 }
 
 void HostShare::send_weights(const Tensor& weights, cudaStream_t stream) {

@@ -20,12 +20,9 @@ struct OwnRun {
 };
 std::vector<OwnRun> own_runs(const Rank& rank, int instance);
 
-// Cores for each of `world` ranks. (A node has as many of them as its GPUs, or all.)
-std::int64_t cores_of_rank(std::int64_t world);
-
-// host_adamw() on some cores.
-void step_on_host(const math::AdamWSettings& settings, std::int64_t step, double scale,
-                  const HostAdamW& arrays, std::int64_t cores);
+// A GPU's share of its node's cores, which is what host_adam_price() counts with. A job on some of
+// a node's GPUs leaves the others' share to others.
+std::int64_t cores_of_gpu();
 
 // Of one block: the first elements of its shard.
 class HostShare {
@@ -48,6 +45,7 @@ class HostShare {
   int zero_;
   OptimizerState state_;
   std::vector<OwnRun> runs_;
+  std::vector<HostAdamW> arrays_;  // of each run
   std::int64_t step_ = 0, cores_ = 1;
   HostMemory gradients_, working_, squares_;  // of all elements, page-locked
 };
