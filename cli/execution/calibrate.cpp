@@ -91,7 +91,9 @@ Calibration measure(const ProcessRank& process, const Console& console, const st
   const double slowest = measurer->slowest();
   measurer.reset();  // its memory is for the models now
   const HardwareProfile start = load_hardware(base.empty() ? base_for(result.gpu) : base);
-  result.steps = step_samples(models, start, process, console);
+  StepSamples steps = step_samples(models, start, process, console);
+  result.steps = std::move(steps.works);
+  result.waited_share = steps.waited_share;
   // A step goes at the pace of the slowest GPU; samples of steps are at its pace already.
   for (std::vector<Sample>* samples : {&result.samples, &result.warm}) {
     for (Sample& s : *samples) {

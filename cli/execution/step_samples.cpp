@@ -8,6 +8,7 @@
 #include "cli/execution/execution.h"
 #include "cli/print.h"
 #include "costmodel/evaluate.h"
+#include "costmodel/fold/pace.h"
 #include "executor/cuda/run.h"
 #include "executor/gpu_library.h"
 #include "executor/gpu_limits.h"
@@ -63,6 +64,13 @@ std::vector<Sample> samples_of(const RunResult& result, bool collectives) {
   return samples;
 }
 
+// Of the step that was timed, for which this rank waited for others to begin collectives.
+double waited_share(const RunResult& result) {
+  Seconds waited;
+  for (const TraceEvent& event : result.trace.events) waited += event.waited;
+  return waited / result.step_time.back();
+}
+
 RunResult run_steps(const ModelSpec& model, const ParallelPlan& plan, const ProcessRank& process,
                     int steps) {
   RunOptions options;
@@ -97,10 +105,10 @@ ModelSpec few_layers_of(ModelSpec model) {
   return model;
 }
 
-std::vector<Sample> step_samples(const std::vector<std::string>& models,
-                                 const HardwareProfile& base, const ProcessRank& process,
-                                 const Console& console) {
+StepSamples step_samples(const std::vector<std::string>& models, const HardwareProfile& base,
+                         const ProcessRank& process, const Console& console) {
   std::vector<Sample> samples;
+  std::vector<double> waits;  // of the rank that waits least, in steps whose ranks meet in layers
   ProcessRank alone;
   alone.local_rank = process.local_rank;
   int steps = kFirstSteps, meeting = 0;
@@ -130,6 +138,9 @@ std::vector<Sample> step_samples(const std::vector<std::string>& models,
       // the power limit they differ by more than in works alone (docs/evidence/executor.md).
       const double own = usual_step(result).value(), slowest = largest(next_meeting(), own);
       for (Sample& sample : found) sample.time = sample.time * (slowest / own);
+    }
+    if (together && meeting_ranks(RankGrid(plan, static_cast<int>(ranks.world))) > 1) {
+      waits.push_back(-largest(next_meeting(), -waited_share(result)));
     }
     samples.insert(samples.end(), found.begin(), found.end());
     steps = kSteps;
@@ -167,7 +178,7 @@ std::vector<Sample> step_samples(const std::vector<std::string>& models,
     }
   }
   if (process.rank == 0 && console.terminal.progress) console.err << '\n';
-  return samples;
+  return {std::move(samples), waits.empty() ? 0 : median_of(waits)};
 }
 
 }  // namespace qplan

@@ -19,11 +19,15 @@ std::vector<std::string> usual_step_models();
 // layers repeat these.
 ModelSpec few_layers_of(ModelSpec model);
 
+struct StepSamples {
+  std::vector<Sample> works;
+  double waited_share = 0;  // of steps in which ranks meet in every layer: Calibration's
+};
+
 // Works of this process's GPU by itself, at the pace of the slowest of all, and collectives among
 // all processes. What does not fit `base`'s GPU, or is not executed, is left out, and said on the
 // console.
-std::vector<Sample> step_samples(const std::vector<std::string>& models,
-                                 const HardwareProfile& base, const ProcessRank& process,
-                                 const Console& console);
+StepSamples step_samples(const std::vector<std::string>& models, const HardwareProfile& base,
+                         const ProcessRank& process, const Console& console);
 
 }  // namespace qplan

@@ -1,13 +1,11 @@
 #include "costmodel/fold/block_cost.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <numbers>
 #include <optional>
 #include <utility>
 
-#include "models/portable_math.h"
+#include "costmodel/fold/pace.h"
 #include "models/program/merge.h"
 
 namespace qplan {
@@ -366,27 +364,10 @@ CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware
   return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts), plan.zero};
 }
 
-double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
-  // Of n normal draws the largest is expected here: of few by Harter's table (Biometrika 48, 1961),
-  // of 9 and more within 0.08 by Cramer (Mathematical Methods of Statistics, 28.6).
-  constexpr std::array kOfFew = {0.0, 0.564, 0.846, 1.029, 1.163, 1.267, 1.352, 1.424};
-  const auto expected = [&](double n) {
-    if (n <= std::size(kOfFew)) return kOfFew[static_cast<std::size_t>(n) - 1];
-    const double root = std::sqrt(2 * portable::log(n));
-    return root -
-           (portable::log(portable::log(n)) + portable::log(4 * std::numbers::pi)) / (2 * root) +
-           std::numbers::egamma / root;
-  };
-  const auto n = static_cast<double>(ranks);
-  const double measured = spread.measured_ranks;
-  return 1 + spread.sigma * (expected(n) - expected(measured));
-}
-
 Price price_of(const Op& op, const CostContext& context) {
   Price p =
       price(with_active_experts(op.work, context.active_experts), {context.hardware, context.grid});
-  if (by_clock(op.work))
-    p.time *= slowest_of(context.grid->world(), context.hardware->gpu.speed_spread);
+  if (by_clock(op.work)) p.time *= pace_of(*context.grid, context.hardware->gpu.speed_spread);
   if (op.stream == Stream::compute && captured(op, context.graphs, *context.recipe)) {
     // At most half of it: the gain is of kernels that are longer than their launch.
     const Seconds gain = context.hardware->gpu.graph_gain * kernels_of(op.work);

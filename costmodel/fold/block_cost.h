@@ -54,11 +54,6 @@ struct CostContext {
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
                        const RankGrid& grid, const Recipe& recipe, const JobFacts& facts);
 
-// All ranks wait for the slowest once a step or more. How much longer products and attention take
-// on the slowest of so many GPUs than on the slowest of those that rates were measured on; below 1
-// for fewer.
-double slowest_of(std::int64_t ranks, const SpeedSpread& spread);
-
 // Of one op, alone: its work's price, less what a CUDA graph saves.
 Price price_of(const Op& op, const CostContext& context);
 

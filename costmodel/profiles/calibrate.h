@@ -21,6 +21,7 @@ struct Calibration {
   int ranks = 1;                  // GPUs that measured, all the same works
   std::vector<Sample> samples{};
   std::vector<Sample> steps{};  // in training steps of several models, a sample an op
+  double waited_share = 0;      // of a step whose ranks meet in every layer: the slowest one's wait
   std::vector<Sample> warm{};   // the same works, or the like, of GPUs at their power limit
   Seconds launch{}, graph_gain{};
   BytesPerSecond host_to_device{}, device_to_host{};

@@ -144,6 +144,9 @@ struct UnalignedProducts {
 struct SpeedSpread {
   double sigma = 0;
   double measured_ranks = 1;  // the profile's rates are the slowest's of so many
+  // Of so many ranks that meet in every layer, the share of a step for which even the slowest of
+  // them waits: no two are equally fast at any moment. 0 where nobody measured it.
+  double waited_share = 0;
 };
 
 struct Gpu {

@@ -21,7 +21,8 @@ UnalignedProducts read_unaligned(Section in) {
 }
 
 SpeedSpread read_speed_spread(Section in) {
-  const SpeedSpread spread{in.number("sigma", 0, 1), in.number("measured_ranks", 1, 1e6)};
+  const SpeedSpread spread{in.number("sigma", 0, 1), in.number("measured_ranks", 1, 1e6),
+                           in.number_or("waited_share", 0, 0.5, 0)};
   read_source(in);
   in.finish();
   return spread;
