@@ -233,6 +233,9 @@ TEST_CASE(
     CHECK_FALSE(eager.plan.compile);
     CHECK(eager.plan.attention_backend == AttentionBackend::fused);
   }
+  // fsdp2 has no pipeline.
+  CHECK(read({{"recipe", "fsdp2_compile"}, {"pp", "2"}, {"other_flags", "eager"}}).inputs->recipe ==
+        RecipeKind::fsdp2_compile);
 }
 
 }  // namespace
