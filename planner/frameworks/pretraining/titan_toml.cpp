@@ -215,6 +215,13 @@ class TitanToml : JobMaker {
     say(to, "compile.enable", compiles("model"), "compile.enable");
     // Logits are whole, and of the vocabulary's parts under tensor parallelism.
     say(to, "loss", std::string(kWholeLoss), "compile.enable");
+    // Pairs of runs that differ in this alone: five of lightning-thunder (pull request 940) and of
+    // torchtitan on GB200 (daddyofadoggy/blog, posts/torchtitan).
+    if (!compiles("model")) {
+      job_.assumed.emplace_back(
+          "layers that are compiled: published runs without [compile] took 10 to 28% longer, which "
+          "is not priced");
+    }
     if (!compiles("loss")) {
       job_.assumed.emplace_back(
           "a loss of one compiled kernel each way: without [compile] its logits are there in fp32, "

@@ -206,5 +206,37 @@ TEST_CASE("phrases of other_flags and of their own columns are read of a row") {
   CHECK(mtp.model.num_mtp_layers == 0);
 }
 
+// SDPA's libraries in torchtitan's own order: 2025-05 on Blackwell, 2025-10 everywhere; flex since.
+TEST_CASE(
+    "torchtitan asks for cuDNN's attention from a month on, and what is eager is not compiled") {
+  const auto run = [](const char* hardware, const char* page, const char* flags = "torch.compile") {
+    return *read({{"recipe", "fsdp2_compile"},
+                  {"framework", "torchtitan"},
+                  {"source_path_or_table", page},
+                  {"hardware", hardware},
+                  {"other_flags", flags}})
+                .inputs;
+  };
+  const auto backend = [&](const char* hardware, const char* page) {
+    return run(hardware, page).plan.attention_backend;
+  };
+  CHECK(backend("b200", "a page of 2025-05") == AttentionBackend::automatic);
+  CHECK(backend("b200", "a page of 2025-06") == AttentionBackend::fused);
+  CHECK(backend("h100-sxm", "a page of 2025-06") == AttentionBackend::automatic);
+  CHECK(backend("h100-sxm", "a page of 2026-01") == AttentionBackend::fused);
+  CHECK(backend("gb200", "a page of 2026-07") == AttentionBackend::automatic);
+  CHECK(backend("gb200", "a page") == AttentionBackend::automatic);
+  CHECK(run("gb200", "a page of 2026-01").recipe == RecipeKind::fsdp2_compile);
+  for (const char* flags : {"eager", "eager (compile default false)"}) {
+    const RunInputs eager = run("gb200", "a page of 2026-01", flags);
+    CHECK(eager.recipe == RecipeKind::fsdp2);
+    CHECK_FALSE(eager.plan.compile);
+    CHECK(eager.plan.attention_backend == AttentionBackend::fused);
+  }
+  // fsdp2 has no pipeline.
+  CHECK(read({{"recipe", "fsdp2_compile"}, {"pp", "2"}, {"other_flags", "eager"}}).inputs->recipe ==
+        RecipeKind::fsdp2_compile);
+}
+
 }  // namespace
 }  // namespace qplan
