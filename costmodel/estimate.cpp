@@ -149,10 +149,14 @@ double unfamiliar(const CostModel& cost, const ParallelPlan& plan, const Estimat
       {launching, routed ? kRoutingError : 0, measured ? 0 : cost.hardware().errors.assumed});
 }
 
+void set_step_interval(Estimate& e, double relative) {
+  e.step_time_low = e.step_time * (1 - relative);
+  e.step_time_high = e.step_time * (1 + relative);
+}
+
 void set_intervals(const CostModel& cost, const ParallelPlan& plan, const PricedWork& work,
                    Estimate& e) {
-  // 80% of a normal distribution lies within 1.28 sigma; what the recipe leaves out comes on top,
-  // and what runs of it on this GPU told.
+  // What the recipe leaves out comes on top, and what runs of it on this GPU told.
   const Recipe& recipe = cost.recipe();
   const double experts = !cost.model().moe              ? 0
                          : plan.moe_capacity_factor > 0 ? recipe.errors.dropping
@@ -162,9 +166,9 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
       find_measured_on(recipe.kind, cost.hardware().gpu.name, plan.lora_rank > 0);
   const double sigma =
       root_of_squares({work.error(), of_recipe, unfamiliar(cost, plan, e, measured != nullptr)});
-  const double relative = 1.28 * sigma * (measured == nullptr ? 1 : measured->widening());
-  e.step_time_low = e.step_time * (1 - relative);
-  e.step_time_high = e.step_time * (1 + relative);
+  const double relative =
+      kIntervalSigmas * sigma * (measured == nullptr ? 1 : measured->widening());
+  set_step_interval(e, relative);
   // docs/reference/physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half
   // that.
   const double memory_error = cost.model().moe ? 0.05 : 0.03;
@@ -174,6 +178,11 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
 }
 
 }  // namespace
+
+void widen(Estimate& e, double sigma) {
+  const double stated = (e.step_time_high - e.step_time_low) / e.step_time / 2;
+  set_step_interval(e, root_of_squares({stated, kIntervalSigmas * sigma}));
+}
 
 Flops step_model_flops(const ModelSpec& whole, std::int64_t seq_len, std::int64_t sequences,
                        const Lora& lora) {

@@ -67,6 +67,12 @@ struct Estimate {
   Bytes peak_low, peak_high;
 };
 
+// Four in five of normal errors lie within so many sigmas: those of the stated intervals.
+constexpr double kIntervalSigmas = 1.28;
+
+// What makes the step time worse known, by one sigma, than its interval says.
+void widen(Estimate& estimate, double sigma);
+
 // Share of usable memory that a plan may fill (docs/reference/contract.md 4): 0.92 for experts,
 // else 0.95.
 double memory_share(const ModelSpec& model);

@@ -32,9 +32,6 @@ constexpr double kShared = 0.5;
 // clocks that differ by 2 to 3% (docs/evidence/executor.md), and names of kernels can be misread.
 constexpr double kTraceNoise = 0.03;
 
-// 80% of a normal distribution lies within so many sigma; the interval is stated so.
-constexpr double kSigmas = 1.28;
-
 FitFactors factors_of(const Logs& logs) {
   FitFactors factors;
   for (std::size_t k = 0; k < kFactors; ++k) factors.*kList[k].value = portable::exp(logs[k]);
@@ -199,8 +196,8 @@ class Fitter {
       if (!estimate) continue;
       refuse_above_peak(run, *estimate);
       runs_.push_back(&run);
-      const double sigma =
-          (estimate->step_time_high - estimate->step_time_low) / estimate->step_time / 2 / kSigmas;
+      const double sigma = (estimate->step_time_high - estimate->step_time_low) /
+                           estimate->step_time / 2 / kIntervalSigmas;
       sigmas_.push_back(sigma);
     }
     if (runs_.empty()) throw Error("none of the runs can be predicted; nothing is fitted");
@@ -390,7 +387,7 @@ class Fitter {
 
 bool FittedRun::stays_outside() const {
   constexpr double kFar = 2;  // times the interval's reach
-  return std::abs(portable::log(measured_s / after_s)) > kFar * kSigmas * sigma_before;
+  return std::abs(portable::log(measured_s / after_s)) > kFar * kIntervalSigmas * sigma_before;
 }
 
 std::span<const FitFactor> fit_factors() {

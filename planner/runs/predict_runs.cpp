@@ -8,6 +8,7 @@
 #include "models/error.h"
 #include "planner/rules/feasible.h"
 #include "planner/runs/soft_rules.h"
+#include "planner/runs/trainers.h"
 #include "planner/search/parallel_for.h"
 
 namespace qplan {
@@ -81,6 +82,7 @@ RunPrediction predict_run(const RunInputs& in, const Asked& asked) {
   try {
     result.estimate = asked.cost->evaluate(in.plan);
     result.feasible = result.estimate->fits;
+    if (!in.known_trainer) widen(*result.estimate, kUnknownTrainerError);
   } catch (const Error& error) {
     result.unpriced = error.what();
   }

@@ -12,6 +12,7 @@
 #include "planner/runs/model.h"
 #include "planner/runs/phrases.h"
 #include "planner/runs/releases.h"
+#include "planner/runs/trainers.h"
 #include "planner/search/layout.h"
 #include "planner/search/search.h"
 
@@ -199,6 +200,7 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   const RunDates dates = known_releases().dates_of(row, in);
   in.month = dates.month;
   in.release = dates.release;
+  in.known_trainer = known_trainers().knows(row.text("framework"));
   in.hardware = machine_of_run(row);
   set_model(row, in);
   in.gpus = needed(row, "num_gpus", kMostRanks);

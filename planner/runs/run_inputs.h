@@ -53,6 +53,7 @@ struct RunInputs {
   // --moe-grouped-gemm.
   bool torch_layers = false, single_experts = false;
   bool fills_from_front = false;  // pipelines: see layout_of_run() in run_inputs.cpp
+  bool known_trainer = true;      // trainers.tsv; of others intervals are wider
   MemoryOf memory_of = MemoryOf::fullest_stage;
 };
 

@@ -1,0 +1,53 @@
+#include "planner/runs/trainers.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "models/error.h"
+#include "planner/runs/run_tables.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::array<std::string_view, 2> kTrainerColumns{"trainer", "runs"};
+
+bool is_word(unsigned char c) {
+  return std::isalnum(c) != 0;
+}
+
+bool alike(unsigned char a, unsigned char b) {
+  return std::tolower(a) == std::tolower(b);
+}
+
+// "NeMo" of "NeMo 25.04" and of "nemo-megatron", not of "nemotron".
+bool begins_with_name(std::string_view text, std::string_view name) {
+  if (text.size() < name.size() || !std::equal(name.begin(), name.end(), text.begin(), alike)) {
+    return false;
+  }
+  return text.size() == name.size() || !is_word(static_cast<unsigned char>(text[name.size()]));
+}
+
+}  // namespace
+
+TrainerTable::TrainerTable(std::string_view tsv, std::string_view where) {
+  read_run_table(tsv, where, kTrainerColumns, [this](const CsvTable::Row& row) {
+    if (row.cells[0].empty() || row.cells[1].empty()) {
+      throw Error("a trainer has a name, and runs that were looked at");
+    }
+    trainers_.push_back({row.cells[0], row.cells[1]});
+  });
+}
+
+bool TrainerTable::knows(std::string_view framework) const {
+  return framework.empty() ||
+         std::any_of(trainers_.begin(), trainers_.end(), [&](const Trainer& trainer) {
+           return begins_with_name(framework, trainer.name);
+         });
+}
+
+const TrainerTable& known_trainers() {
+  return built_in_table<TrainerTable>("trainers");
+}
+
+}  // namespace qplan
