@@ -357,8 +357,10 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   // The slowest of these GPUs is slow for so many, not for a machine of eight.
   profile["gpu"]["speed_spread"] = {{"sigma", base.gpu.speed_spread.sigma},
                                     {"measured_ranks", c.ranks},
-                                    {"waited_share", rounded(c.waited_share, 2)},
                                     {"source", fmt::format("sigma of {}; {}", base.name, source)}};
+  if (c.waited_share > 0) {
+    profile["gpu"]["speed_spread"]["waited_share"] = rounded(c.waited_share, 2);
+  }
   const Json kinds = memory_bound_kinds(c, base);
   for (const auto& [key, values] : kinds.items()) {
     profile["gpu"][key] = base_json["gpu"].value(key, Json::object());

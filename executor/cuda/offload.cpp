@@ -40,7 +40,8 @@ std::vector<OwnRun> own_runs(const Rank& rank, int instance) {
 std::int64_t cores_of_gpu() {
   int devices = 1;
   check(cudaGetDeviceCount(&devices));
-  return std::max<std::int64_t>(std::thread::hardware_concurrency() / devices, 1);
+  const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());
+  return std::max<std::int64_t>(cores / devices, 1);
 }
 
 HostShare::HostShare(Rank& rank, int instance)

@@ -77,6 +77,7 @@ Calibration calibration_of(const HardwareProfile& base) {
                                 traffic / base.gpu.memory_bandwidth * 0.5});
   }
   c.host_to_device = c.device_to_host = gb_per_s(50);
+  c.waited_share = 0.00491;
   return c;
 }
 
@@ -89,6 +90,7 @@ TEST_CASE("a calibrated profile gives the measured times back") {
   const HardwareProfile profile = read_hardware(json, "calibrated");
   CHECK(profile.name == "h200-sxm-measured");
   CHECK(profile.gpu.speed_spread.measured_ranks == c.ranks);
+  CHECK(profile.gpu.speed_spread.waited_share == doctest::Approx(0.0049));
   CHECK(profile.gpu.graph_gain == microseconds(1.25));
   std::map<std::string, double> worst;
   for (const Sample& s : c.samples) {
