@@ -37,9 +37,7 @@ struct GoodputQuestion : PlanQuestion {
   // MegaScale brought more than 10,000 GPUs' communicators up in less than 30 s (arXiv 2402.15627).
   double start_ms_per_gpu = 3;
   std::optional<double> interval_s;
-  double storage_gb_per_s = reliability.storage_per_node.value() / 1e9;
-  // Llama 3's file system sustained 2 TB/s for all (arXiv 2407.21783, section 3.3.1).
-  double storage_total_gb_per_s = 2000;
+  StorageRates storage;
   bool asynchronous = false;
   std::int64_t memory_every = 0;
   double mean_delay = 100 * kMeanDelay;
@@ -151,8 +149,7 @@ void set_run(RunOfPlan& facts, const GoodputQuestion& question) {
   run.repair = Seconds(3600 * question.repair_hours);
   // Each site has a copy, and all write to one storage.
   facts.checkpoint = checkpoint_bytes(job.model, job.recipe(), facts.plan);
-  facts.persisting = facts.checkpoint / gb_per_s(std::min(question.storage_gb_per_s * nodes,
-                                                          question.storage_total_gb_per_s));
+  facts.persisting = question.storage.storage().time_of(facts.checkpoint, facts.nodes);
   run.durable = facts.persisting;
   // What is written behind the work's back is first copied to the host.
   run.save =
@@ -419,10 +416,7 @@ void add_checkpoint_options(CommandLine& line, GoodputQuestion& question) {
   line.option({"--checkpoint-interval-s", "SECONDS", "work between two checkpoints",
                "the best of those played"},
               set_given(question.interval_s, set_number, 1.0, 1e9));
-  add_storage_rate(line, question.storage_gb_per_s);
-  line.option({"--storage-total-gb-per-s", "GB_PER_S", "rate of the storage for all nodes together",
-               significant(question.storage_total_gb_per_s, 4)},
-              set_number(question.storage_total_gb_per_s, 0.001, 1e7));
+  add_storage_rates(line, question.storage);
   line.flag("--asynchronous", "the work stops only while states are copied to the host",
             question.asynchronous);
   line.option({"--memory-copies-every", "STEPS",

@@ -16,6 +16,7 @@
 #include "cli/page.h"
 #include "cli/plan_words.h"
 #include "cli/print.h"
+#include "cli/reliability_options.h"
 #include "cli/report.h"
 #include "cli/rl.h"
 #include "cli/stopwatch.h"
@@ -31,7 +32,7 @@ namespace {
 struct PredictQuestion : PlanQuestion {
   std::string line, output;
   RlQuestion rl;
-  double storage_gb_per_s = Reliability{}.storage_per_node.value() / 1e9;
+  StorageRates storage;
   bool json = false, timing = false;
 };
 
@@ -146,19 +147,18 @@ struct CheckpointSize {
   Seconds save;
 };
 
-CheckpointSize checkpoint_of(const Job& job, const ParallelPlan& plan, double storage_gb_per_s) {
+CheckpointSize checkpoint_of(const Job& job, const ParallelPlan& plan, const StorageRates& rates) {
   const Bytes bytes = checkpoint_bytes(job.model, job.recipe(), plan);
   const ParameterCount count = count_parameters(job.model);
-  const auto nodes = static_cast<double>(nodes_for(job.hardware, job.gpus));
   return {bytes, bytes.value() / static_cast<double>(count.total() + count.mtp),
-          bytes / gb_per_s(storage_gb_per_s * nodes)};
+          rates.storage().time_of(bytes, nodes_for(job.hardware, job.gpus))};
 }
 
-std::string checkpoint_text(const Job& job, const ParallelPlan& plan, double storage_gb_per_s) {
-  const CheckpointSize size = checkpoint_of(job, plan, storage_gb_per_s);
-  return fmt::format("checkpoint   {} ({} bytes a parameter), {} to save at {} GB/s a node\n",
+std::string checkpoint_text(const Job& job, const ParallelPlan& plan, const StorageRates& rates) {
+  const CheckpointSize size = checkpoint_of(job, plan, rates);
+  return fmt::format("checkpoint   {} ({} bytes a parameter), {} to save at {}\n",
                      human_bytes(size.bytes), fmt::format("{:.3g}", size.of_parameter),
-                     human_seconds(size.save), significant(storage_gb_per_s));
+                     human_seconds(size.save), rate_text(rates, nodes_for(job.hardware, job.gpus)));
 }
 
 // What is said of the plan, and of the file it came from.
@@ -195,8 +195,7 @@ void print_text(const AskedPlan& asked, const Answer& answer, const PredictQuest
   }
   const Estimate& e = *answer.estimate;
   out << wrapped("groups       " + groups_text(job, answer.plan), page().text, 13) << '\n'
-      << summary_text(job, answer) << checkpoint_text(job, answer.plan, question.storage_gb_per_s)
-      << '\n'
+      << summary_text(job, answer) << checkpoint_text(job, answer.plan, question.storage) << '\n'
       << stages_text(e) << wrapped(memory_legend(), page().text) << '\n'
       << parts_text(e) << notes;
   if (answer.feasible()) return;
@@ -253,11 +252,11 @@ Json to_json(const AskedPlan& asked, const Answer& answer, const PredictQuestion
   Json object = report(job, answer);
   object["notes"] = all_notes(asked, answer);
   if (answer.estimate) {
-    const CheckpointSize size = checkpoint_of(job, answer.plan, question.storage_gb_per_s);
+    const CheckpointSize size = checkpoint_of(job, answer.plan, question.storage);
     object["checkpoint"] = {{"gib", in_gib(size.bytes)},
                             {"bytes_per_parameter", size.of_parameter},
                             {"save_s", size.save.value()},
-                            {"storage_gb_per_s_per_node", question.storage_gb_per_s}};
+                            {"storage_gb_per_s_per_node", question.storage.node_gb_per_s}};
     if (!answer.feasible()) {
       object["would_fit"] = advice_json(
           job, what_makes_plan_fit(job, answer.plan, without_each_word(asked, question)));
@@ -276,10 +275,7 @@ Exit run_predict(const Args& args, const Console& console) {
   add_model_options(line, question.choices);
   add_job_words(line, question.words);
   add_cluster_options(line, question.choices);
-  line.option(
-      {"--storage-gb-per-s", "GB_PER_S", "rate at which one node writes a checkpoint (assumed)",
-       significant(question.storage_gb_per_s)},
-      set_number(question.storage_gb_per_s, 0.001, 1e5));
+  add_storage_rates(line, question.storage);
   line.positional("PLAN", "the same as --plan", question.line);
   line.group("Plan");
   line.option({"--plan", "PLAN",

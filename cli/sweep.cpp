@@ -34,7 +34,7 @@ struct SweepQuestion {
   std::vector<std::string> hardware;
   RunFacts run;
   double restart_min = run.reliability.restart.value() / 60;
-  double storage_gb_per_s = run.reliability.storage_per_node.value() / 1e9;
+  StorageRates storage;
   std::int64_t threads = 0;
   bool json = false, timing = false;
   std::string output;
@@ -74,7 +74,7 @@ Point look(const SweepQuestion& question, const std::string& hardware, std::int6
   RunFacts run = question.run;
   run.price_per_gpu_hour = job.price_per_gpu_hour;
   run.reliability.restart = Seconds(60 * question.restart_min);
-  run.reliability.storage_per_node = gb_per_s(question.storage_gb_per_s);
+  run.reliability.storage = question.storage.storage();
   point.checkpoint = checkpoint_bytes(job.model, job.recipe(), point.best->plan);
   point.cost =
       cost_of_run(run, point.checkpoint, job.hardware, gpus, point.best->estimate->tokens_per_s);
@@ -279,6 +279,14 @@ std::string checkpoints_text(const std::vector<Point>& points) {
   return fmt::format(" of {} to {}", human_bytes(*least), human_bytes(*most));
 }
 
+std::int64_t most_nodes(const std::vector<Point>& points) {
+  std::int64_t most = 1;
+  for (const Point& point : points) {
+    most = std::max(most, nodes_for(point.job->hardware, point.job->gpus));
+  }
+  return most;
+}
+
 void print_text(const SweepQuestion& question, const std::vector<Point>& points,
                 std::ostream& out) {
   const ParameterCount count = count_parameters(points.front().job->model);
@@ -291,11 +299,11 @@ void print_text(const SweepQuestion& question, const std::vector<Point>& points,
   out << wrapped(
       fmt::format(
           "Run, energy and cost include goodput ({} failures per 1000 node-days, {} min to "
-          "come back, checkpoints{} at {} GB/s a node as often as is best) and "
+          "come back, checkpoints{} at {} as often as is best) and "
           "stragglers (10% on 512 nodes, assumed); energy is the nodes' full power times a PUE of "
           "{}.",
           significant(facts.failures_per_1000_node_days), significant(question.restart_min),
-          checkpoints_text(points), significant(question.storage_gb_per_s),
+          checkpoints_text(points), rate_text(question.storage, most_nodes(points)),
           significant(question.run.pue)),
       page().text);
   const bool endless = std::any_of(points.begin(), points.end(), [](const Point& p) {
@@ -373,7 +381,7 @@ void add_run_options(CommandLine& line, SweepQuestion& question) {
   line.option({"--restart-min", "MINUTES", "time from a failure to the next step (assumed)",
                significant(question.restart_min)},
               set_number(question.restart_min, 0, 1e5));
-  add_storage_rate(line, question.storage_gb_per_s);
+  add_storage_rates(line, question.storage);
   line.option({"--pue", "RATIO", "power of the building over power of the nodes", "1"},
               set_number(question.run.pue, 1, 10));
 }

@@ -29,10 +29,10 @@ Seconds CostModel::forward_time(const ParallelPlan& plan) const {
     const RankGrid grid = rank_grid(plan, kind.facts_);
     const CostContext context = context_of(plan, kind.hardware_, grid, kind.recipe_, kind.facts_);
     const StagePricer pricer(kind.model_, kind.recipe_, context);
-    const std::uint64_t groups = compute_groups(plan, grid, kind.recipe_);
+    const std::uint64_t facts = compute_facts(context);
     StreamDelay total = no_delay();
     for (const Run& run : own.stages.runs(i)) {
-      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), own.backward};
+      const DelayKey key{compute_shape(run.shape), facts, graphs_of(plan), own.backward};
       const BlockDelays& delays = kind.memo_->compute_delays.get(
           key, [&] { return pricer.delays(key.shape, compute_parts(own.backward), FreeWork{}); });
       total = then(total, power(delays.of(Part::forward), run.count));

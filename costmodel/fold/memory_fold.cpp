@@ -64,8 +64,8 @@ void CostModel::look(MemoryView& result, Seen& seen) const {
   result.view = view(result.key);
   const PlanView& v = result.view;
   const RankGrid grid = rank_grid(*v.plan, facts_);
-  const DelayKey in_common{v.base, groups_of(kModelAxes, grid, recipe_), graphs_of(*v.plan),
-                           v.backward};
+  const CostContext context = context_of(*v.plan, hardware_, grid, recipe_, facts_);
+  const DelayKey in_common{v.base, facts_of(kModelAxes, context), graphs_of(*v.plan), v.backward};
   Seen::Blocks& blocks = seen.blocks[v.schedule.pairs ? 1 : 0][in_common];
   result.runs.blocks = &blocks;
   for (const StageRuns& stage : v.stages.distinct) {

@@ -41,14 +41,14 @@ inline std::uint64_t groups_hash(const RankGrid& grid, std::initializer_list<Axi
 
 struct DelayKey {
   BlockShape shape;
-  std::uint64_t groups = 0;
+  std::uint64_t facts = 0;  // facts_of()
   std::optional<CudaGraphScope> graphs;
   BackwardForm backward = BackwardForm::whole;
   bool operator==(const DelayKey&) const = default;
 };
 struct DelayHash {
   std::size_t operator()(const DelayKey& k) const {
-    return (hash_of(k.shape) ^ k.groups) * 9 +
+    return (hash_of(k.shape) ^ k.facts) * 9 +
            (k.graphs ? 3 + 3 * static_cast<std::size_t>(*k.graphs) : 0) +
            static_cast<std::size_t>(k.backward);
   }
@@ -188,17 +188,26 @@ inline constexpr std::initializer_list<Axis> kAllAxes = {
     Axis::tp,  Axis::cp,        Axis::etp,   Axis::ep,       Axis::dp_cp,
     Axis::edp, Axis::embedding, Axis::world, Axis::dp_shard, Axis::dp_replicate};
 
-// What of the ranks' layout the delays of forward and backward depend on: their own groups, from
-// ZeRO-2 on those of the states too, whether the pipeline leaves a node, where that slows a
-// recipe's collectives, and the number of ranks, of which the slowest counts.
-inline std::uint64_t groups_of(std::initializer_list<Axis> axes, const RankGrid& grid,
-                               const Recipe& recipe) {
-  const bool delayed = recipe.host.ring.has_value() && grid.shape(Axis::pp).nodes > 1;
-  return groups_hash(grid, axes) + (delayed ? 1 : 0) + 2 * static_cast<std::uint64_t>(grid.world());
+// All that the delays of a block depend on besides its shape and its graphs, as one number. Of the
+// ranks' layout: the groups on these axes, the number of ranks, of which the slowest counts, and
+// the pipeline, where it slows what a recipe's ranks do by themselves (that there is one, where its
+// messages hold multiprocessors; that it leaves a node, where collectives wait for it). Of the job:
+// the share of experts that have rows, and whether hooks run. Whatever else a price comes to read
+// of its context belongs here: plans that have this and the shape in common have one price.
+inline std::uint64_t facts_of(std::initializer_list<Axis> axes, const CostContext& context) {
+  const HostWork& host = context.recipe->host;
+  const GroupShape& pipeline = context.grid->shape(Axis::pp);
+  const bool delayed = host.ring.has_value() && pipeline.nodes > 1;
+  const bool waits = host.message_blocks > 0 && pipeline.size > 1;
+  const bool hooks = context.zero > 0;
+  std::uint64_t hash = groups_hash(*context.grid, axes);
+  hash = hash_mix(hash, static_cast<std::uint64_t>(context.grid->world()));
+  hash = hash_mix(hash, std::bit_cast<std::uint64_t>(context.active_experts));
+  return hash_mix(hash, (delayed ? 1U : 0U) + (waits ? 2U : 0U) + (hooks ? 4U : 0U));
 }
-inline std::uint64_t compute_groups(const ParallelPlan& plan, const RankGrid& grid,
-                                    const Recipe& recipe) {
-  return groups_of(plan.zero >= 2 ? kAllAxes : kModelAxes, grid, recipe);
+// Of forward and backward: the ranks' own groups, and from ZeRO-2 on those of the states too.
+inline std::uint64_t compute_facts(const CostContext& context) {
+  return context.zero >= 2 ? facts_of(kAllAxes, context) : facts_of(kModelAxes, context);
 }
 
 // A plan taken apart once, for the several questions asked about it.

@@ -93,12 +93,13 @@ std::vector<StageBusy> CostModel::busy(const PlanView& v) const {
   if (v.schedule.pairs) return least_busy(v, nullptr);
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid = rank_grid(plan, facts_);
-  const StagePricer pricer(model_, recipe_, context_of(plan, hardware_, grid, recipe_, facts_));
+  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
+  const StagePricer pricer(model_, recipe_, context);
   const std::vector<Part> parts = compute_parts(v.backward);
-  const std::uint64_t groups = compute_groups(plan, grid, recipe_);
+  const std::uint64_t facts = compute_facts(context);
   const int c = index(Stream::compute);
   return sum_over(v.stages, [&](const BlockShape& shape) {
-    const DelayKey key{compute_shape(shape), groups, graphs_of(plan), v.backward};
+    const DelayKey key{compute_shape(shape), facts, graphs_of(plan), v.backward};
     const BlockDelays& delays =
         memo_->compute_delays.get(key, [&] { return pricer.delays(key.shape, parts, FreeWork{}); });
     return busy_of(v.backward, [&](Part part) { return delays.of(part)(c, c).seconds().value(); });
@@ -111,7 +112,7 @@ std::vector<StageBusy> CostModel::least_busy(const PlanView& v, const SeenRuns* 
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   auto& memo = v.schedule.pairs ? memo_->alone : memo_->least;
   // Layers that differ in their neighbours alone follow each other.
-  DelayKey key{{}, groups_of(kModelAxes, grid, recipe_), graphs_of(plan), v.backward};
+  DelayKey key{{}, facts_of(kModelAxes, context), graphs_of(plan), v.backward};
   const BlockBusy* same = nullptr;
   const auto least = [&](const BlockShape& of_run) -> const BlockBusy& {
     const BlockShape shape = own_work_shape(of_run);

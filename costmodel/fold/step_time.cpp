@@ -227,19 +227,19 @@ CostModel::StageTimes CostModel::stage_times(const PlanView& v, FreeWork free) c
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
   const PartsInUse parts = parts_in_use(v.backward, plan.overlap.has(OverlapKind::param),
                                         reduce_overlapped, recipe_.states.whole_reductions);
-  const std::uint64_t model_groups = compute_groups(plan, grid, recipe_);
-  const std::uint64_t all_groups = groups_hash(grid, kAllAxes);
+  const std::uint64_t facts = compute_facts(context);
+  const std::uint64_t state_facts = facts_of(kAllAxes, context);
 
   // A breakdown's prices are used once: a memo of its own, dropped at the end.
   SharedMemo<DelayKey, BlockDelays, DelayHash> own_compute, own_state;
   auto& compute_memo = free.bits == 0 ? memo_->compute_delays : own_compute;
   auto& state_memo = free.bits == 0 ? memo_->state_delays : own_state;
   const auto compute_delays = [&](const BlockShape& shape) -> const BlockDelays& {
-    const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.backward};
+    const DelayKey key{compute_shape(shape), facts, graphs_of(plan), v.backward};
     return compute_memo.get(key, [&] { return pricer.delays(key.shape, parts.compute, free); });
   };
   const auto state_delays = [&](const BlockShape& shape) -> const BlockDelays& {
-    const DelayKey key{shape, all_groups, graphs_of(plan), v.backward};
+    const DelayKey key{shape, state_facts, graphs_of(plan), v.backward};
     return state_memo.get(key, [&] { return pricer.delays(shape, parts.state, free); });
   };
   const auto delay = [&](const Run& run, Part part) -> const StreamDelay& {
@@ -318,7 +318,7 @@ std::optional<Seconds> CostModel::step_time_within(const PlanView& v, FreeWork f
   // Passes side by side, which clusters of several kinds have none of (rule kinds_side_by_side).
   const RankGrid grid = rank_grid(plan, facts_);
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
-  const std::uint64_t model_groups = compute_groups(plan, grid, recipe_);
+  const std::uint64_t facts = compute_facts(context);
   runner.distinct_of = v.stages.of_stage;
   SharedMemo<PairKey, StreamDelay, PairHash> own_pairs;
   SharedMemo<DelayKey, BlockDelays, DelayHash> own_alone;
@@ -326,7 +326,7 @@ std::optional<Seconds> CostModel::step_time_within(const PlanView& v, FreeWork f
   auto& alone_memo = free.bits == 0 ? memo_->compute_delays : own_alone;
   const StagePricer pricer(model_, recipe_, context);
   const auto alone_delays = [&](const BlockShape& shape) -> const BlockDelays& {
-    const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.backward};
+    const DelayKey key{compute_shape(shape), facts, graphs_of(plan), v.backward};
     return alone_memo.get(
         key, [&] { return pricer.delays(key.shape, compute_parts(v.backward), free); });
   };
@@ -340,8 +340,8 @@ std::optional<Seconds> CostModel::step_time_within(const PlanView& v, FreeWork f
         total = then(total, power(alone_delays(shape).of(part), run.count));
         continue;
       }
-      const PairKey key{{compute_shape(*run.forward), model_groups, graphs_of(plan)},
-                        {compute_shape(*run.backward), model_groups, graphs_of(plan)}};
+      const PairKey key{{compute_shape(*run.forward), facts, graphs_of(plan)},
+                        {compute_shape(*run.backward), facts, graphs_of(plan)}};
       const StreamDelay& pair = pair_memo.get(key, [&] {
         const PricedPart priced =
             price_pair(build_block(model_, recipe_, key.forward.shape),

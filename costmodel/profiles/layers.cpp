@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -224,17 +225,81 @@ void replace_tables(Json& merged, const Json& own) {
   }
 }
 
-// Without NVLink nothing that was measured over it holds.
-void drop_nvlink(Json& merged, const Json& base, const Json& own) {
-  const Json* rate = at(merged, {"link", "nvlink_gb_per_s"});
-  const bool none = rate != nullptr && rate->is_number() && rate->get<double>() == 0;
-  if (!none || same(merged, base, {"link", "nvlink_gb_per_s"})) return;
+void drop_tables(Json& merged, const Json& own, const char* kind, const char* named) {
+  drop(merged, own, named);
+  drop(merged, own, "tables", kind);
+}
+
+bool has_gemm_fit(const Json& profile) {
+  const Json* gemm = at(profile, {"gemm"});
+  if (gemm == nullptr || !gemm->is_object()) return false;
+  return std::any_of(gemm->begin(), gemm->end(),
+                     [](const Json& fit) { return fit.is_object() && fit.contains("efficiency"); });
+}
+
+// Tables come before fits: those below would be read in place of the fits that a file itself has.
+void prefer_own_fits(Json& merged, const Json& own) {
+  if (has_gemm_fit(own)) drop_tables(merged, own, "gemm", "gemm_table");
+  if (at(own, {"collectives", "fits"}) != nullptr) {
+    drop_tables(merged, own, "collectives", "collective_table");
+  }
+}
+
+// The rate that a profile states, 0 without NVLink; nothing where it states none.
+std::optional<double> nvlink_of(const Json& profile) {
+  const Json* rate = at(profile, {"link", "nvlink_gb_per_s"});
+  if (rate == nullptr || !rate->is_number() || rate->get<double>() < 0) return std::nullopt;
+  return rate->get<double>();
+}
+
+// What was measured over NVLink does not hold over PCIe, nor the reverse.
+void drop_other_links(Json& merged, const Json& own) {
   drop(merged, own, "collectives");
-  drop(merged, own, "collective_table");
-  drop(merged, own, "tables", "collectives");
+  drop_tables(merged, own, "collectives", "collective_table");
   drop(merged, own, "link", "message_gb_per_s");
   drop(merged, own, "link", "message_start_us");
   drop(merged, own, "link", "nvls");
+}
+
+// Over a faster or slower NVLink bytes go by its rate, and latencies stay: so H800's fits follow
+// from H100's, and end at what DeepEP reaches on it, 153 to 158 GB/s. Tables hold times of the old
+// rate.
+void scale_nvlink(Json& merged, const Json& own, double ratio) {
+  const auto scale = [&](Json& of, const char* key) {
+    if (of.is_object() && of.contains(key) && of[key].is_number()) {
+      of[key] = of[key].get<double>() * ratio;
+    }
+  };
+  if (at(own, {"link", "message_gb_per_s"}) == nullptr) scale(merged["link"], "message_gb_per_s");
+  if (has_collectives(own) || at(merged, {"collectives", "fits"}) == nullptr) return;
+  Json& fits = merged["collectives"]["fits"];
+  if (!fits.is_array() || fits.empty()) return;
+  for (Json& fit : fits) scale(fit, "gb_per_s");
+  drop_tables(merged, own, "collectives", "collective_table");
+}
+
+// Collectives and messages that a profile takes over from one with another NVLink.
+void follow_nvlink(Json& merged, const Json& base, const Json& own) {
+  const std::optional<double> now = nvlink_of(merged), before = nvlink_of(base);
+  if (!now || !before || *now == *before) return;
+  if (*now == 0 || *before == 0) return drop_other_links(merged, own);
+  scale_nvlink(merged, own, *now / *before);
+}
+
+// A GPU with more or less memory leaves the same share of it to programs.
+void follow_memory(Json& merged, const Json& base, const Json& own) {
+  const Json *now = at(merged, {"gpu", "memory_gb"}), *before = at(base, {"gpu", "memory_gb"});
+  const Json* usable = at(merged, {"gpu", "usable_memory_gib"});
+  if (at(own, {"gpu", "memory_gb"}) == nullptr ||
+      at(own, {"gpu", "usable_memory_gib"}) != nullptr) {
+    return;
+  }
+  for (const Json* figure : {now, before, usable}) {
+    if (figure == nullptr || !figure->is_number() || figure->get<double>() <= 0) return;
+  }
+  if (*now == *before) return;
+  const double share = usable->get<double>() / before->get<double>();
+  merged["gpu"]["usable_memory_gib"] = now->get<double>() * share;
 }
 
 // ---- extends ----
@@ -316,8 +381,12 @@ Json extended(const Json& file, const ProfileOrigin& origin, Chain chain) {
   Json merged = laid_over(base, own);
   merged.erase("extends");
   replace_tables(merged, own);
-  drop_nvlink(merged, base, own);
-  if (!origin.built_in) mark_assumed(merged, base, own);
+  follow_nvlink(merged, base, own);
+  if (!origin.built_in) {
+    prefer_own_fits(merged, own);
+    follow_memory(merged, base, own);
+    mark_assumed(merged, base, own);
+  }
   if (!origin.file.empty()) {
     const std::string stem = fs::path(origin.file).stem().string();
     if (at(own, {"name"}) == nullptr) merged["name"] = stem;

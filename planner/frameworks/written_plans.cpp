@@ -127,6 +127,16 @@ bool refused_by_limits(const SearchResult& result, const CostModel& cost) {
   });
 }
 
+// A search leaves out sequences in shares that are shorter than pays. Of GPUs such as 24 they may
+// be all that files can say which divide answers among ranks and have no word for uneven stages.
+std::optional<SearchSpace> with_every_cp(const SearchSpace& space) {
+  constexpr int kMost = 64;
+  if (!space[&ParallelPlan::cp].empty()) return std::nullopt;
+  SearchSpace wider = space;
+  for (int cp = 1; cp <= kMost; ++cp) wider[&ParallelPlan::cp].push_back(cp);
+  return wider;
+}
+
 // ... and whether limits, or what was read back, refused any.
 struct FoundSteps {
   RlSearchResult result;
@@ -202,6 +212,10 @@ RlSearchResult search_rl_offered(const CostModel& cost, const RlJob& job, const 
                                  const Json& config) {
   FoundSteps found = find_steps(cost, job, space, options, framework, config);
   if (!found.result.plans.empty() || !found.refused) return std::move(found.result);
+  if (const auto wider = with_every_cp(space); wider && writes_steps(*framework)) {
+    FoundSteps others = find_steps(cost, job, *wider, options, framework, config);
+    if (!others.result.plans.empty()) return std::move(others.result);
+  }
   RlSearchResult any = search_rl(cost, job, space, options);
   return any.plans.empty() && !found.result.misfits.empty() ? std::move(found.result) : any;
 }

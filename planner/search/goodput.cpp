@@ -66,7 +66,7 @@ Goodput goodput(const Reliability& facts, Bytes checkpoint, std::int64_t nodes) 
   Goodput result;
   const double failures_per_day =
       facts.failures_per_1000_node_days * static_cast<double>(nodes) / 1000;
-  result.save_time = checkpoint / (facts.storage_per_node * static_cast<double>(nodes));
+  result.save_time = facts.storage.time_of(checkpoint, nodes);
   if (failures_per_day <= 0) {
     result.mean_time_between_failures = result.save_interval = Seconds(HUGE_VAL);
     return result;

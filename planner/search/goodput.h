@@ -2,6 +2,7 @@
 // From a step to a training run: how much of the time is useful, how long it takes, what it costs.
 // Folds over the predicted step time and facts of the cluster; nothing of this is part of the step.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "costmodel/profiles/hardware.h"
@@ -19,6 +20,17 @@ Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const Paral
 // Parameters that the plan's update moves: all, or adapters.
 double updated_parameters(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan);
 
+// Where checkpoints are written, by all nodes at once.
+struct CheckpointStorage {
+  BytesPerSecond per_node = gb_per_s(2);  // assumed
+  // Llama 3's file system sustained 2 TB/s for all (arXiv 2407.21783, section 3.3.1).
+  BytesPerSecond total = gb_per_s(2000);
+
+  [[nodiscard]] Seconds time_of(Bytes checkpoint, std::int64_t nodes) const {
+    return checkpoint / std::min(per_node * static_cast<double>(nodes), total);
+  }
+};
+
 // What fails how often, and what it costs each time.
 struct Reliability {
   // Unexpected interruptions. Llama-3 405B on 16 384 H100: 3.79 (arXiv 2407.21783); Meta's research
@@ -26,9 +38,8 @@ struct Reliability {
   double failures_per_1000_node_days = 4;
   // From a failure to the first step after it: detection, scheduling, loading. Assumed.
   Seconds restart = Seconds(600);
-  // Checkpoints are written by all nodes at once, and training waits. Assumed; asynchronous saves
-  // block for 1-10 s.
-  BytesPerSecond storage_per_node = gb_per_s(2);
+  // Training waits for checkpoints. Assumed; asynchronous saves block for 1-10 s.
+  CheckpointStorage storage;
 };
 
 struct Goodput {

@@ -135,19 +135,6 @@ TEST_CASE("sequences in chunks that wait on the host fold as they replay") {
   }
 }
 
-namespace {
-
-// Whether the rules leave any plan of a model to a recipe: some build no models like it.
-bool can_be_drawn(const ModelSpec& model, RecipeKind kind) {
-  if (model.mamba) return kMegatronCore.has(kind);
-  if (!model.moe && !model.qk_norm) return true;
-  return set_of(RecipeKind::megatron, RecipeKind::megatron_fsdp, RecipeKind::fsdp2,
-                RecipeKind::fsdp2_compile, RecipeKind::qplan)
-      .has(kind);
-}
-
-}  // namespace
-
 TEST_CASE("plans are drawn in every word of the table") {
   std::map<std::string_view, int> drawn;  // how often a word was not at its default
   for_each_word([&](const auto& word) { drawn[word.key] = 0; });

@@ -31,6 +31,15 @@ inline int test_rounds(int rounds) {
          test_number("QPLAN_TEST_FACTOR", 1);
 }
 
+// Whether the rules leave any plan of a model to a recipe: some build no models like it.
+inline bool can_be_drawn(const ModelSpec& model, RecipeKind kind) {
+  if (model.mamba) return kMegatronCore.has(kind);
+  if (!model.moe && !model.qk_norm) return true;
+  return set_of(RecipeKind::megatron, RecipeKind::megatron_fsdp, RecipeKind::fsdp2,
+                RecipeKind::fsdp2_compile, RecipeKind::qplan)
+      .has(kind);
+}
+
 class RandomPlans {
  public:
   // QPLAN_TEST_SEED draws others: programs side by side, one seed each, share a long run.

@@ -185,6 +185,27 @@ TEST_CASE("where layouts of stages cannot be said, others of the same GPUs are o
   CHECK(nearest.global_batch_size == packing_of(job, model, nearest).sequences);
 }
 
+TEST_CASE("where nothing else can be said, short sequences are divided after all") {
+  // 24 GPUs, 64 layers and 256 answers: three stages or ranks divide none of them.
+  const ModelSpec model = load_model("qwen3-32b");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const CostModel cost(model, recipe_of(RecipeKind::megatron), hardware, {});
+  RlJob job;
+  job.prompts = 32;
+  job.response.max = 1024;
+  job.response.mean = 512;
+  SearchSpace space;
+  space.gpus = 24;
+  space.job.seq_len = 1536;
+  RlSearchOptions options;
+  options.search.top = 1;
+  const RlSearchResult found =
+      search_rl_offered(cost, job, space, options, Framework::verl, model_config("qwen3-32b"));
+  REQUIRE_FALSE(found.plans.empty());
+  CHECK(found.plans.front().plan.pipeline_layout.empty());
+  CHECK(found.plans.front().plan.cp % 3 == 0);
+}
+
 TEST_CASE("a step of another kind is refused, and says so") {
   const ModelSpec model = load_model("qwen3-8b");
   const Json config = model_config("qwen3-8b");

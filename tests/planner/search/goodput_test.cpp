@@ -11,7 +11,7 @@ Goodput at(double mtbf, double save, double restart) {
   Reliability facts;
   facts.failures_per_1000_node_days = 86400 / mtbf * 1000;
   facts.restart = Seconds(restart);
-  facts.storage_per_node = gb_per_s(1);
+  facts.storage.per_node = gb_per_s(1);
   return goodput(facts, Bytes(save * 1e9), 1);
 }
 
@@ -31,6 +31,13 @@ TEST_CASE("the best interval between checkpoints is Young's") {
 TEST_CASE("4 failures per 1000 node-days are one every 2.9 hours on 2048 nodes") {
   const Goodput result = goodput({}, Bytes(1e12), 2048);
   CHECK(result.mean_time_between_failures.value() / 3600 == doctest::Approx(2.93).epsilon(0.01));
+}
+
+TEST_CASE("many nodes write no faster than their storage takes it") {
+  CHECK(CheckpointStorage{}.time_of(Bytes(8e12), 500).value() == doctest::Approx(8));
+  CHECK(CheckpointStorage{}.time_of(Bytes(8e12), 1000).value() == doctest::Approx(4));
+  CHECK(CheckpointStorage{}.time_of(Bytes(8e12), 4000).value() == doctest::Approx(4));
+  CHECK(goodput({}, Bytes(8e12), 4000).save_time.value() == doctest::Approx(4));
 }
 
 TEST_CASE("the way back from a failure is lost as well") {
