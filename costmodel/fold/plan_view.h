@@ -14,6 +14,7 @@
 
 #include "costmodel/evaluate.h"
 #include "costmodel/fold/block_cost.h"
+#include "costmodel/fold/pace.h"
 #include "costmodel/fold/pipeline.h"
 #include "models/error.h"
 #include "models/hash.h"
@@ -189,8 +190,8 @@ inline constexpr std::initializer_list<Axis> kAllAxes = {
     Axis::edp, Axis::embedding, Axis::world, Axis::dp_shard, Axis::dp_replicate};
 
 // All that the delays of a block depend on besides its shape and its graphs, as one number. Of the
-// ranks' layout: the groups on these axes, the number of ranks, of which the slowest counts, and
-// the pipeline, where it slows what a recipe's ranks do by themselves (that there is one, where its
+// ranks' layout: the groups on these axes, the pace of the slowest of so many that meet so, and the
+// pipeline, where it slows what a recipe's ranks do by themselves (that there is one, where its
 // messages hold multiprocessors; that it leaves a node, where collectives wait for it). Of the job:
 // the share of experts that have rows, and whether hooks run. Whatever else a price comes to read
 // of its context belongs here: plans that have this and the shape in common have one price.
@@ -201,7 +202,8 @@ inline std::uint64_t facts_of(std::initializer_list<Axis> axes, const CostContex
   const bool waits = host.message_blocks > 0 && pipeline.size > 1;
   const bool hooks = context.zero > 0;
   std::uint64_t hash = groups_hash(*context.grid, axes);
-  hash = hash_mix(hash, static_cast<std::uint64_t>(context.grid->world()));
+  hash = hash_mix(hash, std::bit_cast<std::uint64_t>(
+                            pace_of(*context.grid, context.hardware->gpu.speed_spread)));
   hash = hash_mix(hash, std::bit_cast<std::uint64_t>(context.active_experts));
   return hash_mix(hash, (delayed ? 1U : 0U) + (waits ? 2U : 0U) + (hooks ? 4U : 0U));
 }
