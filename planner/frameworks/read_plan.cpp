@@ -11,6 +11,7 @@
 #include "models/program/loss.h"
 #include "models/text.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/finetuning/openrlhf.h"
 #include "planner/frameworks/job_framework.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
@@ -150,6 +151,7 @@ class Reading {
         if (plan.zero >= 2 && plan.pp == 1) plan.schedule = ScheduleKind::one_f_one_b;
         break;
       case Framework::deepspeed:
+        scene_.engines = gpus_beside_policy(scene_.files, gpus);
         break;
       case Framework::automodel:
       case Framework::trl:
