@@ -21,6 +21,7 @@
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/torch/torch.h"
+#include "planner/frameworks/torch/trainer_habits.h"
 #include "planner/frameworks/unsaid.h"
 #include "planner/search/default_batch.h"
 
@@ -64,6 +65,7 @@ class Reading {
     settle();
     set_data_parallel();
     set_batch(out);
+    settle_trainer_habits(scene_.files, scene_.draft, scene_.said);
     pack_answers();
     read_optimizer_of_program();
     settle_optimizer();

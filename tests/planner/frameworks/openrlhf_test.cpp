@@ -67,6 +67,7 @@ TEST_SUITE("OpenRLHF's commands") {
     CHECK(plan.micro_batch_size == 2);
     CHECK(plan.seq_len == 4096);
     CHECK(plan.recompute.kind == RecomputeKind::full);
+    CHECK_FALSE(plan.use_reentrant);
     CHECK(plan.lora_rank == 16);
     CHECK(plan.lora_alpha == 32);
     CHECK(plan.lora_targets.empty());  // all-linear
@@ -84,6 +85,7 @@ TEST_SUITE("OpenRLHF's commands") {
     const ParallelPlan& plan = checked.plan;
     CHECK(plan.zero == 2);
     CHECK(plan.offload.optimizer == 1);
+    CHECK(plan.use_reentrant);
     CHECK(plan.global_batch_size == 128);  // pairs
     CHECK(plan.micro_batch_size == 2);
     CHECK(plan.seq_len == 2048);
