@@ -67,6 +67,7 @@ ParallelPlan plan_of(const Job& job, const std::string& line, const PlanWords& w
   if (!is_said("grad_dtype", line, words)) plan.grad_dtype = usual.grad_dtype;
   if (!is_said("cp_comm", line, words)) plan.cp_comm = usual.cp_comm;
   if (!is_said("overlap", line, words)) plan.overlap = usual.overlap;
+  if (!is_said("lora_dtype", line, words)) plan.lora_dtype = usual.lora_dtype;
   return plan;
 }
 

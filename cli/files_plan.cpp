@@ -6,6 +6,7 @@
 
 #include "models/error.h"
 #include "models/plan/words.h"
+#include "planner/frameworks/finetuning/openrlhf.h"
 #include "planner/frameworks/model_of_files.h"
 #include "planner/frameworks/pretraining/nanotron.h"
 #include "planner/frameworks/pretraining/titan_toml.h"
@@ -98,6 +99,7 @@ std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files) 
   const JobFiles job = read_job_files(files);
   // A step's program is one process, however it is started, and asks Ray for the others.
   for (const ConfigPart& part : job.parts) {
+    if (const auto gpus = gpus_of_openrlhf(part)) return gpus;
     const bool step = part.dialect == Dialect::verl || part.dialect == Dialect::nemo_rl;
     if (!step || part.script.find("sft") != std::string::npos) continue;
     if (const auto gpus = gpus_of_step(part)) return gpus;

@@ -80,7 +80,7 @@ std::string set_plan(RunOfPlan& facts, const GoodputQuestion& question, const Co
     Job& job = *facts.job;
     if (job.gpus == 0) throw Error(kGpusMissing);
     SearchSpace space;
-    set_job_words(space, question.words, job.model, job.gpus);
+    set_job_words(space, question.words, job.model, job.recipe(), job.gpus);
     SearchOptions options;
     options.top = 1;
     options.threads = static_cast<int>(question.threads);

@@ -177,9 +177,13 @@ void add_job_word_list(CommandLine& line, std::string_view key, std::vector<std:
 }
 
 JobDefaults set_job_words(SearchSpace& space, const PlanWords& words, const ModelSpec& model,
-                          std::int64_t gpus, std::span<const std::int64_t> worlds) {
+                          const Recipe& recipe, std::int64_t gpus,
+                          std::span<const std::int64_t> worlds) {
   space.gpus = gpus;
   for (const auto& [key, value] : words) allow(space, key, with_word({}, key, value));
+  if (!given(words, "lora_dtype")) {
+    space.job.lora_dtype = defaults_beside(space.job, model, recipe).lora_dtype;
+  }
   if (worlds.empty()) worlds = std::span(&gpus, 1);
   JobDefaults defaults = set_defaults(
       space.job, {given(words, "global_batch_size"), given(words, "seq_len")}, model, worlds);

@@ -28,7 +28,8 @@ void add_job_words(CommandLine& line, PlanWords& words,
 // The same for a search; batch and length have defaults. `worlds`: the GPUs of all searches that
 // are compared, which get one batch; empty: this search's.
 JobDefaults set_job_words(SearchSpace& space, const PlanWords& words, const ModelSpec& model,
-                          std::int64_t gpus, std::span<const std::int64_t> worlds = {});
+                          const Recipe& recipe, std::int64_t gpus,
+                          std::span<const std::int64_t> worlds = {});
 // One of the job's words as a list: as many searches, one after the other.
 void add_job_word_list(CommandLine& line, std::string_view key, std::vector<std::string>& values);
 // The others, one value each.

@@ -352,7 +352,7 @@ Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const
   }
   refuse_batch(question.words.contains("global_batch_size"));
   question.words.try_emplace("seq_len", std::to_string(longest_of(rl_job)));
-  set_job_words(question.space, question.words, job.model, job.gpus);
+  set_job_words(question.space, question.words, job.model, job.recipe(), job.gpus);
   // What no plan can mend is said before any is looked for; who makes answers may be.
   const RolloutLayout said = rollout_layout_of(question.rl);
   RlJob whole = rl_job;
@@ -438,7 +438,8 @@ Exit run_search(const Args& args, const Console& console) {
   RlJob rl_job = rl_job_of(question.rl);
   rl_job.change_of_hands = change_of_hands_in(job->choices.files);
   if (question.rl.asked()) return search_steps(*job, question, rl_job, console);
-  question.defaults = set_job_words(question.space, question.words, job->model, job->gpus);
+  question.defaults =
+      set_job_words(question.space, question.words, job->model, job->recipe(), job->gpus);
   const FoundPlans found = find_plans(*job, question, console);
   const Console beside = beside_output(question.output, console);
   if (!question.output.empty() && !found.plans.empty()) {

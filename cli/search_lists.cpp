@@ -130,7 +130,8 @@ Lists search_all(const SearchQuestion& question, const Console& console) {
                       "hour of it costs; give --prices",
                       searched.job->hardware.name));
     }
-    one.defaults = set_job_words(one.space, one.words, searched.job->model, searched.job->gpus);
+    one.defaults = set_job_words(one.space, one.words, searched.job->model, searched.job->recipe(),
+                                 searched.job->gpus);
     searched.question = std::move(one);
     lists.searches.push_back(std::move(searched));
   }

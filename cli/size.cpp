@@ -66,7 +66,7 @@ Sized look(const SizeQuestion& question, const JobChoices& choices, const PlanWo
   point.job = make_job(choices);
   SearchSpace space = question.space;
   if (micro_batch > 0) space[&ParallelPlan::micro_batch_size] = {micro_batch};
-  set_job_words(space, words, point.job->model, point.job->gpus);
+  set_job_words(space, words, point.job->model, point.job->recipe(), point.job->gpus);
   point.asked = space.job;
   SearchOptions options;
   options.top = 1;
@@ -179,7 +179,7 @@ SizeAnswer largest_micro_batch(const SizeQuestion& question) {
     if (!said) {
       SearchSpace space;
       const auto job = make_job(question.choices);
-      set_job_words(space, words, job->model, job->gpus);
+      set_job_words(space, words, job->model, job->recipe(), job->gpus);
       const std::int64_t bundles =
           default_global_batch_size(job->gpus, space.job.seq_len * micro_batch);
       words["global_batch_size"] = fmt::format("{}", bundles * micro_batch);

@@ -63,7 +63,7 @@ Point look(const SweepQuestion& question, const std::string& hardware, std::int6
   if (seq_len > 0) words["seq_len"] = fmt::format("{}", seq_len);
   if (batch > 0) words["global_batch_size"] = fmt::format("{}", batch);
   point.space = question.space;
-  point.defaults = set_job_words(point.space, words, job.model, gpus, question.gpus);
+  point.defaults = set_job_words(point.space, words, job.model, job.recipe(), gpus, question.gpus);
   SearchOptions options;
   options.top = 1;
   options.threads = static_cast<int>(question.threads);

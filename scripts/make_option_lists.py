@@ -36,6 +36,7 @@ that it is never null. Sources, each named by an argument:
                          names alone
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --torchtune DIR        a checkout of torchtune: the keys of its recipes' configurations
+  --openrlhf FILE...     openrlhf/cli/train_*.py of OpenRLHF, and of older releases, whose names are known too
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions, what they
                          set of a plan (bridge_recipe_values.py) and which arguments they take
@@ -51,7 +52,7 @@ from option_lists.megatron import argparse_rows, bridge_field_rows, bridge_recip
 from option_lists.pytorch import (
     accelerate_rows, deepspeed_rows, launchers, nanotron_merged, nanotron_rows, torchtitan_name_rows,
     torchtitan_part_rows, torchtitan_rows, torchtitan_toml_names, torchtitan_toml_rows)
-from option_lists.rl import nemo_rl_types, sglang_rows, verl_types
+from option_lists.rl import nemo_rl_types, openrlhf_rows, sglang_rows, verl_types
 from option_lists.rows import launcher_rows, merged, write, yaml_leaves, yaml_rows
 
 
@@ -83,6 +84,7 @@ def main():
     parser.add_argument("--torchtune")
     parser.add_argument("--trl")
     parser.add_argument("--sglang", nargs="*", default=[])
+    parser.add_argument("--openrlhf", nargs="*", default=[])
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -132,6 +134,8 @@ def main():
             write(name, set(yaml_rows(path, verl_types(args.verl, yaml_leaves(path)))))
     if args.sglang:
         write("sglang", sglang_rows(args.sglang))
+    if args.openrlhf:
+        write("openrlhf", openrlhf_rows(args.openrlhf))
     if args.trl:
         write("trl", trl_rows(args.trl))
     if args.nemo_rl:

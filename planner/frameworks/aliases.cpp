@@ -215,6 +215,7 @@ std::span<const Alias> aliases_of(Dialect dialect) {
     case Dialect::accelerate:
     case Dialect::own_script:
     case Dialect::torchtune:
+    case Dialect::openrlhf:
     case Dialect::torchtitan_toml:
     case Dialect::nanotron:
       break;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "models/error.h"
+#include "planner/frameworks/finetuning/openrlhf.h"
 #include "planner/frameworks/readers/recognise.h"
 #include "planner/frameworks/scene.h"
 
@@ -74,11 +75,13 @@ std::optional<std::int64_t> tasks_of_shell(const Scene& scene, const Launch& lau
   return plain ? std::optional(*launch.nodes * *launch.tasks) : std::nullopt;
 }
 
-// verl's and NeMo-RL's program is one process, which asks Ray for workers: whatever starts it, its
-// processes are none of the job's.
+// verl's, NeMo-RL's and OpenRLHF's program is one process, which asks Ray for workers: whatever
+// starts it, its processes are none of the job's.
 bool starts_by_ray(const Scene& scene, const Launch& launch) {
   return std::any_of(scene.files.parts.begin(), scene.files.parts.end(), [&](const auto& part) {
-    const bool step = part.dialect == Dialect::verl || part.dialect == Dialect::nemo_rl;
+    const bool step =
+        part.dialect == Dialect::verl || part.dialect == Dialect::nemo_rl ||
+        (part.dialect == Dialect::openrlhf && word_of(part.settings, "verb") == "ppo_ray");
     const bool starts_it = launch.starts_shell || part.script == launch.script;
     return step && starts_it && !part.script.empty() &&
            part.script.find("sft") == std::string::npos;

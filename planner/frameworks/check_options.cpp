@@ -67,6 +67,8 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return key.starts_with("model.")
                  ? "torchtune's builder of models has no such argument and stops"
                  : "torchtune's recipes read no such key, and ignore it";
+    case Dialect::openrlhf:
+      return "OpenRLHF has no such argument and stops";
     case Dialect::trl:
       return "TRL has no such argument and stops";
     case Dialect::ms_swift:
@@ -241,6 +243,13 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     if (near.empty() || (certain.empty() && !is_slip(setting.key, near))) {
       finding.severity = Severity::warning;
     }
+  }
+  // Its programs are copied with the repository, and given arguments of one's own.
+  if (part.dialect == Dialect::openrlhf && (near.empty() || !is_slip(setting.key, near))) {
+    finding.severity = Severity::note;
+    finding.message =
+        fmt::format("{}: OpenRLHF has no such argument; the job stops unless a copy of it adds it",
+                    setting.key);
   }
   // What nobody reads is a slip, or another release's or a plugin's.
   const bool ignores = part.dialect == Dialect::axolotl || part.dialect == Dialect::torchtune;

@@ -39,6 +39,7 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::automodel:
     case Dialect::trl:
     case Dialect::torchtune:
+    case Dialect::openrlhf:
     case Dialect::torchtitan_toml:
       break;
   }
@@ -71,6 +72,7 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::automodel:
     case Dialect::trl:
     case Dialect::torchtune:
+    case Dialect::openrlhf:
     case Dialect::torchtitan_toml:
       break;
   }
@@ -102,6 +104,8 @@ std::string_view option_list_of(Dialect dialect) {
       return "automodel";
     case Dialect::trl:
       return "trl";
+    case Dialect::openrlhf:
+      return "openrlhf";
     case Dialect::torchtune:
       return "torchtune";
     case Dialect::torchtitan_toml:

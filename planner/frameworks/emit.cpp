@@ -65,23 +65,31 @@ constexpr Limit kOwnAttention{
           "qplan writes no choice of attention into files of FSDP; leave attention_backend out");
     }};
 
-// No file that qplan writes says it; accelerate and Trainer decide by themselves
-// (check_accumulation in torch/check_training.cpp).
+// A Trainer's accelerator_config and NeMo AutoModel's YAML say it, and no other file that qplan
+// writes.
 constexpr Limit kReducesEach{
     "sync_of_files", [](const Subject& s) { return !s.plan.sync_each_batch; },
     [](const Subject&) {
       return std::string(
-          "qplan writes no file that adds up gradients whole; leave sync_each_batch out");
+          "these files have no word for whole sums of gradients; leave sync_each_batch out");
     }};
 
-// transformers 5 takes the others, and our files leave it at that.
+// A Trainer's gradient_checkpointing_kwargs ask for them; accelerate's own checkpoints never are.
 constexpr Limit kOtherCheckpoints{
-    "reentrant_of_files", [](const Subject& s) { return s.plan.use_reentrant; },
+    "reentrant_of_files",
+    [](const Subject& s) {
+      return s.plan.use_reentrant && s.recipe != RecipeKind::deepspeed &&
+             s.recipe != RecipeKind::ddp;
+    },
     [](const Subject&) {
       return std::string(
-          "qplan writes no file that asks for reentrant checkpoints, which are slower; leave "
-          "use_reentrant out");
+          "the checkpoints of these files are not reentrant; leave use_reentrant out");
     }};
+
+bool sums_gradients(Framework framework) {
+  return framework == Framework::fsdp2 || framework == Framework::trl ||
+         framework == Framework::ms_swift || framework == Framework::automodel;
+}
 
 std::span<const Limit> only(const Limit& limit) {
   return {&limit, 1};
@@ -132,8 +140,9 @@ std::vector<std::span<const Limit>> own_limits(Framework framework, RecipeKind r
 
 std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind recipe) {
   std::vector<std::span<const Limit>> limits = own_limits(framework, recipe);
-  limits.insert(limits.end(), {only(kReducesEach), only(kOwnAttention),
-                               only(kOtherCheckpoints)});  // whoever's the file is
+  limits.insert(limits.end(),
+                {only(kOwnAttention), only(kOtherCheckpoints)});  // whoever's the file is
+  if (!sums_gradients(framework)) limits.push_back(only(kReducesEach));
   return limits;
 }
 

@@ -117,6 +117,13 @@ std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& d
     other_values(row, plan, defaults,
                  [&](P changed, bool usual) { add(std::move(changed), usual ? 0 : kOtherValues); });
   });
+  next_word();
+  if (plan.lora_rank > 0) {
+    edit([](P& p) {
+      const bool wide = p.lora_dtype == AdapterFormat::fp32;
+      p.lora_dtype = wide ? AdapterFormat::computed : AdapterFormat::fp32;
+    });
+  }
   word = kDear;
   // States are of one piece where a framework keeps them all in fp32.
   edit([&](P& p) {

@@ -298,6 +298,7 @@ bool is_known(const ConfigPart& part, const std::string& key) {
       // A table's header, too.
       return older.find(key) != nullptr || has_block(list, key) || has_block(older, key);
     }
+    case Dialect::openrlhf:
     case Dialect::trl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron: {

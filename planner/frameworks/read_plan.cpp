@@ -11,6 +11,7 @@
 #include "models/program/loss.h"
 #include "models/text.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/finetuning/openrlhf.h"
 #include "planner/frameworks/job_framework.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
@@ -20,6 +21,7 @@
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/torch/torch.h"
+#include "planner/frameworks/torch/trainer_habits.h"
 #include "planner/frameworks/unsaid.h"
 #include "planner/search/default_batch.h"
 
@@ -63,6 +65,7 @@ class Reading {
     settle();
     set_data_parallel();
     set_batch(out);
+    settle_trainer_habits(scene_.files, scene_.draft, scene_.said);
     pack_answers();
     read_optimizer_of_program();
     settle_optimizer();
@@ -150,6 +153,7 @@ class Reading {
         if (plan.zero >= 2 && plan.pp == 1) plan.schedule = ScheduleKind::one_f_one_b;
         break;
       case Framework::deepspeed:
+        scene_.engines = gpus_beside_policy(scene_.files, gpus);
         break;
       case Framework::automodel:
       case Framework::trl:

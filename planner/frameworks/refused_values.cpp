@@ -55,6 +55,7 @@ ValueReader reader_of(const ConfigPart& part, const Setting& setting) {
     case Dialect::own_script:
     case Dialect::verl:
     case Dialect::nemo_rl:
+    case Dialect::openrlhf:
       break;
   }
   return ValueReader::argparse;
@@ -85,6 +86,7 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::automodel:
     case Dialect::trl:
     case Dialect::torchtune:
+    case Dialect::openrlhf:
     case Dialect::torchtitan_toml:
     case Dialect::nanotron:
       break;

@@ -269,6 +269,7 @@ std::span<const Relation> relations_of(Dialect dialect) {
     case Dialect::automodel:
     case Dialect::trl:
     case Dialect::torchtune:
+    case Dialect::openrlhf:
     case Dialect::torchtitan_toml:
     case Dialect::nanotron:
       break;

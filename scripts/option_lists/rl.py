@@ -4,6 +4,7 @@ import collections
 import pathlib
 import re
 
+from option_lists.megatron import argparse_rows
 from option_lists.rows import annotated_type, classes_of, field_rows, with_range
 
 
@@ -114,3 +115,22 @@ def nemo_rl_types(folder):
     types = {key: said.pop() if len(said) == 1 else ("", "") for key, said in found.items()}
     types.update((key, ("", choices)) for key, choices in NEMO_RL_CHOICES.items())
     return types
+
+
+def openrlhf_rows(paths):
+    """Arguments of OpenRLHF's programs, one row a name: a type or choices where all that have it agree. What the
+    actor and the critic both have is written once there."""
+    rows = {}
+    for path in paths:
+        text = pathlib.Path(path).read_text()
+        found = list(argparse_rows(path))
+        for name, rest in re.findall(r'add_argument\(\s*f"--{prefix}\.([a-z_.]+)"(.*)', text):
+            kind = re.search(r"type=(\w+)", rest)
+            arity = "0" if "store_" in rest else "2" if "nargs=2" in rest else "1"
+            found += [(f"--{prefix}.{name}", arity, kind.group(1) if kind else "", "", "")
+                      for prefix in ("actor", "critic")]
+        for name, arity, *rest in found:
+            old = rows.get(name)
+            rows[name] = (name, arity, *rest) if old is None else (
+                name, old[1], *(a if a == b else "" for a, b in zip(old[2:], rest)))
+    return rows.values()

@@ -116,14 +116,14 @@ TEST_CASE("files that are not read are said to be so, without model and GPUs") {
   std::ofstream(folder.file("job.yaml"))
       << "model:\n  model_path: x\ndata:\n  train_path: y\ntrain:\n  micro_batch_size: 1\n";
   std::ofstream(folder.file("run.sh"))
-      << "deepspeed --module openrlhf.cli.train_sft --train.batch_size 256\n";
+      << "deepspeed --module trainers.cli.train_sft --train.batch_size 256\n";
   const Ran yaml = run("check " + folder.file("job.yaml"));
   CHECK(yaml.code == 1);
   CHECK_MESSAGE(yaml.says("a configuration of VeOmni"), (yaml.out + yaml.err));
   CHECK_FALSE(yaml.says("gpus_unsaid"));
   const Ran script = run("check " + folder.file("run.sh"));
   CHECK(script.code == 1);
-  CHECK_MESSAGE(script.says("openrlhf.cli.train_sft"), (script.out + script.err));
+  CHECK_MESSAGE(script.says("trainers.cli.train_sft"), (script.out + script.err));
   CHECK(run("check --each --skip-unknown " + folder.file("job.yaml")).code == 0);
 }
 

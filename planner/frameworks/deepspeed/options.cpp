@@ -270,6 +270,21 @@ constexpr auto kTrainer = std::to_array<Option>({
      [](Draft& d, const Json& v) {
        if (truth_of(v)) d.plan.recompute = {RecomputeKind::full, {}, 0};
      }},
+    // These two, and what a Trainer does where they are not said, settle_trainer_habits reads.
+    {"--gradient_checkpointing_kwargs", "",
+     [](const Subject& s) {
+       return if_true(s.plan.use_reentrant, std::string("{\"use_reentrant\": true}"));
+     },
+     [](Draft&, const Json&) {}},
+    {"--accelerator_config", "",
+     [](const Subject& s) {
+       const bool each = s.plan.sync_each_batch;
+       const bool says = kTorch.has(s.recipe) && (!each || s.plan.num_microbatches() > 1);
+       return if_true(
+           says,
+           fmt::format(R"({{"gradient_accumulation_kwargs": {{"sync_each_batch": {}}}}})", each));
+     },
+     [](Draft&, const Json&) {}},
     // Of what DeepSpeed's own file has no name for, and accelerate's none at all. bitsandbytes'
     // optimizers know no shards of FSDP2's; torchao's do.
     {"--optim", "optimizer",

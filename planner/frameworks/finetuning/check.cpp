@@ -50,6 +50,7 @@ std::span<const FineTuningTrap> traps_of(Dialect dialect) {
       return titan_toml_traps();
     case Dialect::nanotron:
       return nanotron_traps();
+    case Dialect::openrlhf:  // of two spellings each: check_openrlhf()
     case Dialect::megatron:
     case Dialect::megatron_yaml:
     case Dialect::bridge:
@@ -352,6 +353,7 @@ void check_keys_of_nemo(const Scene& scene, const ConfigPart& part, Findings& ou
 void check_finetuning(const Scene& scene, Findings& out) {
   check_words_of_trl(scene, out);
   for (const ConfigPart& part : scene.files.parts) {
+    if (part.dialect == Dialect::openrlhf) check_openrlhf(scene, part, out);
     const auto traps = traps_of(part.dialect);
     if (traps.empty()) continue;
     const Case c{scene, part};

@@ -8,7 +8,7 @@
 namespace qplan {
 namespace {
 
-constexpr std::array<FineTuner, 8> kFineTuners{
+constexpr std::array<FineTuner, 9> kFineTuners{
     {{Dialect::llama_factory, job_of_llama_factory, {"model_name_or_path"}},
      {Dialect::axolotl, job_of_axolotl, {"base_model"}},
      {Dialect::automodel,
@@ -16,6 +16,9 @@ constexpr std::array<FineTuner, 8> kFineTuners{
       {"model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path",
        "model.config"}},
      {Dialect::torchtune, job_of_torchtune, {}},  // a builder names the model
+     {Dialect::openrlhf,
+      job_of_openrlhf,
+      {"--model.model_name_or_path", "--actor.model_name_or_path", "--pretrain"}},
      {Dialect::trl, job_of_trl, {"--model_name_or_path", "--model"}},
      {Dialect::ms_swift, job_of_swift, {"--model"}},
      {Dialect::ms_swift_megatron, job_of_swift_megatron, {"--model"}},

@@ -38,6 +38,8 @@ std::string model_of_torchtune(const Settings& yaml);
 
 TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl sft`
 
+TrainerJob job_of_openrlhf(const Settings& arguments, const Place& place);  // train_sft, ...
+
 std::span<const Limit> automodel_limits();
 std::span<const Limit> automodel_spread_limits();  // of plans with stages or spread experts
 std::span<const Limit> swift_limits();             // of `swift sft`

@@ -64,6 +64,8 @@ std::span<const FineTuningTrap> torchtune_traps();
 std::span<const FineTuningTrap> nanotron_traps();
 std::span<const FineTuningTrap> titan_toml_traps();  // torchtitan's TOML (pretraining/)
 
+// What OpenRLHF's programs refuse of their arguments, whichever names these have.
+void check_openrlhf(const Scene& scene, const ConfigPart& part, Findings& out);
 // Words that keys of NeMo AutoModel's take.
 void check_words_of_keys(const Scene& scene, const ConfigPart& part, Findings& out);
 // Of a key whose word was refused: the word of transformers' that was plainly meant.

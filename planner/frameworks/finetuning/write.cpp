@@ -97,6 +97,10 @@ Written plain_arguments(const Subject& s) {
   const bool recomputes =
       s.recipe == RecipeKind::deepspeed && s.plan.recompute.kind == RecomputeKind::full;
   all.push_back({"--gradient_checkpointing", recomputes ? "true" : "false"});
+  // Its own are reentrant unless it is told (swift/trainers/mixin.py:913).
+  if (recomputes && !s.plan.use_reentrant) {
+    all.push_back({"--gradient_checkpointing_kwargs", "{\"use_reentrant\": false}"});
+  }
   append_known(all, trainer_training(), "ms_swift");
   return all;
 }

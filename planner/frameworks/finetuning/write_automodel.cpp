@@ -50,6 +50,12 @@ constexpr auto kAutoModelLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("NeMo AutoModel gathers keys and values; use cp_comm=all_gather");
      }},
+    {"automodel_sync", [](const Subject& s) { return s.plan.pp > 1 && !s.plan.sync_each_batch; },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes whole sums of gradients for NeMo AutoModel without stages; leave "
+           "sync_each_batch out");
+     }},
     {"automodel_vision", [](const Subject& s) { return s.model.vision.has_value(); },
      [](const Subject&) {
        return std::string("qplan writes NeMo AutoModel's recipe of text models; use fsdp2");
@@ -235,6 +241,10 @@ std::vector<EmittedFile> write_automodel(const Subject& s,
   if (s.recipe == RecipeKind::fsdp2_compile) {
     const auto more = spread_options(s, local);
     all.insert(all.end(), more.begin(), more.end());
+  }
+  // It waits for the last micro-batch unless it is told (distributed/config.py).
+  if (!stages && (!s.plan.sync_each_batch || s.plan.num_microbatches() > 1)) {
+    all.push_back({"distributed.defer_fsdp_grad_sync", !s.plan.sync_each_batch});
   }
   if (s.plan.offload.params) {
     all.push_back(

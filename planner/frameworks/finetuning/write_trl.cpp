@@ -20,6 +20,12 @@ bool adapts(const Subject& s) {
   return s.plan.lora_rank > 0;
 }
 
+// PEFT's autocast_adapter_dtype; beside quantised weights TRL takes it back (sft_trainer.py:1127).
+AdapterFormat format_of_adapters(const Subject& s) {
+  const bool whole = s.plan.frozen_weights == FrozenFormat::computed;
+  return s.recipe == RecipeKind::ddp && whole ? AdapterFormat::fp32 : AdapterFormat::computed;
+}
+
 // What is loaded in 16 bits: what DeepSpeed or adapters make 16 bits of anyway.
 bool loads_narrow(const Subject& s) {
   return s.recipe == RecipeKind::deepspeed || (s.recipe == RecipeKind::ddp && adapts(s));
@@ -46,9 +52,23 @@ constexpr auto kTrlLimits = std::to_array<Limit>({
            "qplan writes data parallelism alone for TRL, not tp {}, cp {} and pp {}; use 1 of each",
            s.plan.tp, s.plan.cp, s.plan.pp);
      }},
-    {"trl_adapters", [](const Subject& s) { return s.plan.lora_dtype != AdapterFormat::computed; },
+    {"trl_adapters",
+     [](const Subject& s) { return adapts(s) && s.plan.lora_dtype != format_of_adapters(s); },
+     [](const Subject& s) {
+       return fmt::format(
+           "PEFT chooses the adapters' format under TRL, fp32 but beside quantised weights and "
+           "under DeepSpeed and FSDP2; use lora_dtype={}",
+           to_word(format_of_adapters(s)));
+     }},
+    // trl/trainer/sft_trainer.py:1116.
+    {"trl_reentrant",
+     [](const Subject& s) {
+       return adapts(s) && s.recipe == RecipeKind::deepspeed && s.plan.zero == 3 &&
+              s.plan.recompute.kind == RecomputeKind::full && !s.plan.use_reentrant;
+     },
      [](const Subject&) {
-       return std::string("PEFT chooses the adapters' format under TRL; leave lora_dtype out");
+       return std::string(
+           "TRL makes checkpoints reentrant beside adapters under ZeRO-3; use use_reentrant=true");
      }},
     // BitsAndBytesConfig of its arguments; a GPTQ checkpoint is the user's.
     {"trl_frozen",

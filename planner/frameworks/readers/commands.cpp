@@ -11,6 +11,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/aliases.h"
+#include "planner/frameworks/finetuning/openrlhf.h"
 #include "planner/frameworks/readers/dashes.h"
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/program_arguments.h"
@@ -100,6 +101,24 @@ void add_trl(const std::string& verb, std::span<const ShellWord> words, const Pl
   }
   if (names_yaml(words)) return job.overrides.push_back({words[0], std::move(settings), script});
   job.add(Dialect::trl, std::move(settings), place, script);
+  job.parts.back().open_word = open_word(words);
+}
+
+void add_openrlhf(const std::string& verb, std::span<const ShellWord> words, const Place& place,
+                  const std::string& script, GatheredJob& job) {
+  const bool again = std::any_of(job.parts.begin(), job.parts.end(), [](const ConfigPart& part) {
+    return part.dialect == Dialect::openrlhf;
+  });
+  if (again) {
+    return job.note("several_configurations", place,
+                    fmt::format("train_{} starts here behind another of OpenRLHF's programs, which "
+                                "is judged alone",
+                                verb),
+                    "give each in a file of its own, to have it judged");
+  }
+  Settings settings = read_openrlhf_arguments(words);
+  settings.add({"verb", verb, place});
+  job.add(Dialect::openrlhf, std::move(settings), place, script);
   job.parts.back().open_word = open_word(words);
 }
 
@@ -370,6 +389,9 @@ bool read_launcher(const ProgramCommand& command, const std::vector<ShellWord>& 
 
 void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script,
                    GatheredJob& job) {
+  if (const std::string verb = openrlhf_verb_of(script); !verb.empty()) {
+    return add_openrlhf(verb, words, place, script, job);
+  }
   const std::string verb_of_trl = verb_of_script(script);
   if (!verb_of_trl.empty() && names_yaml(words) && !is_nemo_rl_command(words, script, job)) {
     return add_trl(verb_of_trl, words, place, base_name(script), job);

@@ -100,6 +100,16 @@ Settings read_trl_arguments(std::span<const ShellWord> words) {
   return underscored(words, kLists);
 }
 
+Settings read_openrlhf_arguments(std::span<const ShellWord> words) {
+  static const std::array<const OptionList*, 1> kLists{&known_options("openrlhf")};
+  Settings settings;
+  for (Setting setting : read_arguments(words, kLists)) {
+    setting.key = whole_name(setting.key, kLists);
+    settings.add(std::move(setting));
+  }
+  return settings;
+}
+
 Settings read_swift_arguments(std::span<const ShellWord> words, bool megatron) {
   static const std::array<const OptionList*, 1> kMegatron{&known_options("ms_swift_megatron")};
   static const std::array<const OptionList*, 2> kPlain{&known_options("ms_swift"),

@@ -19,6 +19,7 @@ Settings read_trainer_flags(std::span<const ShellWord> words);
 // `trl sft`'s, and ms-swift's: of `swift sft`, or of `megatron sft`.
 Settings read_trl_arguments(std::span<const ShellWord> words);
 Settings read_swift_arguments(std::span<const ShellWord> words, bool megatron);
+Settings read_openrlhf_arguments(std::span<const ShellWord> words);
 
 // "a=b" of LLaMA-Factory's command, "--a-b c" of axolotl's.
 Settings words_of_command(std::span<const ShellWord> words);

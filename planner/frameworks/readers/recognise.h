@@ -58,6 +58,7 @@ enum class Dialect : std::uint8_t {
   trl,                // arguments of `trl sft`, and "verb": what it trains by
   nanotron,           // its YAML
   torchtune,          // its YAML
+  openrlhf,           // arguments of its programs, and "verb": what they train by
   torchtitan_toml,    // job files of releases before its functions in Python
 };
 

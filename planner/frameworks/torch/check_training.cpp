@@ -126,30 +126,28 @@ bool is_trainers(const ConfigPart& part) {
          d == Dialect::llama_factory || d == Dialect::axolotl;
 }
 
-// A Trainer reduces with the last of them alone, and FSDP keeps the sums whole until then. Files of
-// plans have no word of it, so that it is told and not read. accelerate reduces in 16 bits.
+// A Trainer reduces with the last of them alone, and FSDP keeps the sums whole until then.
 void check_accumulation(const Scene& scene, const Place& place, Findings& out) {
   const ParallelPlan& p = scene.draft.plan;
   const auto& parts = scene.files.parts;
-  if (p.zero < 2 || p.lora_rank > 0 || p.dp <= 1 || p.num_microbatches() <= 1) return;
-  if (std::none_of(parts.begin(), parts.end(), is_trainers)) return;
+  if (p.sync_each_batch || p.zero < 2 || p.lora_rank > 0 || p.dp <= 1) return;
+  if (p.num_microbatches() <= 1 || std::none_of(parts.begin(), parts.end(), is_trainers)) return;
   for (const ConfigPart& part : parts) {
     if (has_text(scene.text_of(part.place.file), "sync_each_batch")) return;
   }
   const double numbers = static_cast<double>(count_parameters(scene.question.model).total()) / p.tp;
-  const Bytes whole(numbers * size_of(DType::bf16));
+  const Bytes whole(numbers * size_of(p.grad_dtype));
   out.push_back(
       {note,
        "whole_gradients",
        place,
        fmt::format("a Trainer that accumulates {} microbatches keeps gradients whole "
-                   "until the last under FSDP: {:.1f} GiB a GPU that this prediction "
-                   "does not count",
+                   "until the last under FSDP: {:.1f} GiB a GPU, which are counted below",
                    p.num_microbatches(), whole / gib(1)),
        "accelerator_config {\"gradient_accumulation_kwargs\": {\"sync_each_batch\": true}} "
        "reduces each",
-       "accelerate 16cb6eb8, src/accelerate/accelerator.py:1289; transformers 5, "
-       "src/transformers/trainer.py (sync_each_batch)",
+       "accelerate 16cb6eb8, src/accelerate/accelerator.py:1289; transformers 5.23.0, "
+       "src/transformers/trainer.py:1898",
        {}});
 }
 

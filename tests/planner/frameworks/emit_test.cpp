@@ -105,8 +105,7 @@ TEST_CASE("what no file of FSDP says is not written for it") {
            {Framework::torchtitan, "attention_backend=fused", "attention_of_files"},
            {Framework::fsdp2, "attention_backend=flash", "attention_of_files"},
            {Framework::torchtitan, "sync_each_batch=false", "sync_of_files"},
-           {Framework::fsdp2, "sync_each_batch=false", "sync_of_files"},
-           {Framework::trl, "sync_each_batch=false", "sync_of_files"},
+           {Framework::fsdp2, "recompute=full use_reentrant", "reentrant_of_files"},
            {Framework::trl, "recompute=full use_reentrant", "reentrant_of_files"}}) {
     CAPTURE(words);
     const Job j = job(
@@ -118,6 +117,7 @@ TEST_CASE("what no file of FSDP says is not written for it") {
     ParallelPlan nearest;
     REQUIRE(nearest_expressible(framework, j.subject(), limits, nearest));
     CHECK(nearest.sync_each_batch);
+    CHECK_FALSE(nearest.use_reentrant);
     CHECK(nearest.attention_backend == AttentionBackend::automatic);
     CHECK(nearest.loss == LossKind::by_framework);
   }

@@ -325,12 +325,12 @@ TEST_SUITE("files of other programs by name") {
 
   TEST_CASE("a program whose arguments are not read is named") {
     const Checked checked =
-        ask_text("run.sh", "deepspeed --module openrlhf.cli.train_sft --train.batch_size 256\n",
+        ask_text("run.sh", "deepspeed --module trainers.cli.train_sft --train.batch_size 256\n",
                  "llama3-8b", 8);
     const Finding* const found = find(checked, "nothing_to_check");
     REQUIRE(found != nullptr);
     CHECK(found->place.line == 1);
-    CHECK_MESSAGE(found->message.find("openrlhf.cli.train_sft") != std::string::npos,
+    CHECK_MESSAGE(found->message.find("trainers.cli.train_sft") != std::string::npos,
                   found->message);
   }
 }

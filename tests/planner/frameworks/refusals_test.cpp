@@ -333,7 +333,8 @@ TEST_SUITE("what frameworks refuse") {
     REQUIRE(whole != nullptr);
     CHECK(whole->severity == Severity::note);
     CHECK(whole->message.find("8 microbatches") != std::string::npos);
-    CHECK(whole->message.find("15.3 GiB") != std::string::npos);  // 8.19e9 numbers of 16 bits
+    CHECK(whole->message.find("30.5 GiB") != std::string::npos);  // 8.19e9 numbers in fp32
+    CHECK_FALSE(told.plan.sync_each_batch);
     for (const char* other :
          {"gradient_accumulation_steps: 1\n", "gradient_accumulation_steps: 8\nuse_peft: true\n",
           "gradient_accumulation_steps: 8\naccelerator_config:\n"

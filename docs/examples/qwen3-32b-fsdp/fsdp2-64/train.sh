@@ -23,6 +23,7 @@ accelerate launch --config_file accelerate.yaml --machine_rank "${NODE_RANK:-0}"
   --gradient_accumulation_steps 4 \
   --block_size 4096 \
   --bf16 \
+  --accelerator_config '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}' \
   --learning_rate 3e-4 \
   --max_steps 1000 \
   --adam_beta2 0.95 \
