@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "models/plan/parallel_plan.h"
@@ -61,8 +62,15 @@ struct Candidates {
   }
 };
 
-// The best of those within a factor of the wanted number. 0: none serves any world.
-std::int64_t best_within(double factor, double wanted, const std::vector<Wishes>& worlds) {
+// Of so many GPUs: 17 that get 1092 sequences are no data-parallel ranks, but one pipeline.
+bool divides_among_ranks(std::int64_t batch, std::int64_t gpus) {
+  return gpus == 1 || std::gcd(batch, gpus) > 1;
+}
+
+// The best of those within a factor of the wanted number that `counts`. 0: none serves any world.
+template <class Counts>
+std::int64_t best_within(double factor, double wanted, const std::vector<Wishes>& worlds,
+                         Counts counts) {
   const auto most = static_cast<double>(kMostSequences);
   Candidates range;
   // 32 sequences over 4/3 are 24, whatever the last digit of the quotient.
@@ -87,8 +95,8 @@ std::int64_t best_within(double factor, double wanted, const std::vector<Wishes>
   std::int64_t best = 0;
   double best_value = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (!serves[i]) continue;
     const std::int64_t batch = range.low + static_cast<std::int64_t>(i);
+    if (!serves[i] || !counts(batch)) continue;
     // A batch that is a tenth off serves 5% more layouts, or it is not taken.
     constexpr double kDistance = 0.5;
     const double v =
@@ -121,11 +129,21 @@ std::int64_t default_global_batch_size(std::span<const std::int64_t> gpus, std::
     tokens = std::max(tokens, default_tokens(n));
   }
   const double wanted = std::max(1.0, static_cast<double>(tokens) / static_cast<double>(seq_len));
-  // Within a third; a world such as a large prime, whose data-parallel ranks are more than that or
-  // one, needs more.
+  // Within a third; worlds such as primes, whose data-parallel ranks are all or one, need more: to
+  // divide among the ranks of each up to twice as many, to serve one whatever it takes.
   const auto most = static_cast<double>(kMostSequences);
+  const auto serves_each = [&](std::int64_t batch) {
+    return std::all_of(gpus.begin(), gpus.end(),
+                       [&](std::int64_t n) { return divides_among_ranks(batch, n); });
+  };
+  constexpr double kFew = 8;  // of so few long sequences ranks share each
+  for (const double factor : {4.0 / 3, 2.0}) {
+    if (worlds.size() == 1 || wanted < kFew) break;
+    if (const std::int64_t batch = best_within(factor, wanted, worlds, serves_each)) return batch;
+  }
+  const auto any = [](std::int64_t) { return true; };
   for (double factor = 4.0 / 3; wanted / factor <= most && factor < 2 * most; factor *= 1.5) {
-    if (const std::int64_t batch = best_within(factor, wanted, worlds)) return batch;
+    if (const std::int64_t batch = best_within(factor, wanted, worlds, any)) return batch;
   }
   return std::llround(wanted);
 }

@@ -108,6 +108,8 @@ TEST_CASE("several worlds get one batch that each can divide, where there is any
     }
   }
   CHECK(default_global_batch_size(std::vector<std::int64_t>{24, 48, 96, 192}, 4096) % 192 == 0);
+  // Half as many again, which leaves none of them without data parallelism.
+  CHECK(default_global_batch_size(std::vector<std::int64_t>{7, 13, 17}, 4096) == 7 * 13 * 17);
 }
 
 TEST_CASE("the default length is within every built-in model's positions") {
