@@ -91,7 +91,7 @@ void fill(Json& own, const Json& below) {
 Json generation(std::string_view name) {
   const EmbeddedFile* file = find(generations(), name);
   QPLAN_CHECK(file != nullptr, "a generation extends one that there is");
-  const Json own = parsed(*file);
+  Json own = parsed(*file);
   if (!own.contains("extends")) return own;
   return laid_over(generation(own["extends"].get<std::string>()), own);
 }

@@ -1,4 +1,4 @@
-// NamePair of OpenRLHF's arguments, and the GPUs that they ask for.
+// Both names of OpenRLHF's arguments, and the GPUs that they ask for.
 
 #include <algorithm>
 #include <array>
