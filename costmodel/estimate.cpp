@@ -179,9 +179,12 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
 
 }  // namespace
 
+double half_width(const Estimate& e) {
+  return (e.step_time_high - e.step_time_low) / e.step_time / 2;
+}
+
 void widen(Estimate& e, double sigma) {
-  const double stated = (e.step_time_high - e.step_time_low) / e.step_time / 2;
-  set_step_interval(e, root_of_squares({stated, kIntervalSigmas * sigma}));
+  set_step_interval(e, root_of_squares({half_width(e), kIntervalSigmas * sigma}));
 }
 
 Flops step_model_flops(const ModelSpec& whole, std::int64_t seq_len, std::int64_t sequences,

@@ -70,6 +70,9 @@ struct Estimate {
 // Four in five of normal errors lie within so many sigmas: those of the stated intervals.
 constexpr double kIntervalSigmas = 1.28;
 
+// Half of the stated interval over the step time.
+double half_width(const Estimate& estimate);
+
 // What makes the step time worse known, by one sigma, than its interval says.
 void widen(Estimate& estimate, double sigma);
 

@@ -196,9 +196,7 @@ class Fitter {
       if (!estimate) continue;
       refuse_above_peak(run, *estimate);
       runs_.push_back(&run);
-      const double sigma = (estimate->step_time_high - estimate->step_time_low) /
-                           estimate->step_time / 2 / kIntervalSigmas;
-      sigmas_.push_back(sigma);
+      sigmas_.push_back(half_width(*estimate) / kIntervalSigmas);
     }
     if (runs_.empty()) throw Error("none of the runs can be predicted; nothing is fitted");
     start_ = predicted({});

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
+#include "models/ascii.h"
 #include "models/error.h"
+#include "models/text.h"
 #include "planner/runs/run_tables.h"
 
 namespace qplan {
@@ -12,20 +13,11 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kTrainerColumns{"trainer", "runs"};
 
-bool is_word(unsigned char c) {
-  return std::isalnum(c) != 0;
-}
-
-bool alike(unsigned char a, unsigned char b) {
-  return std::tolower(a) == std::tolower(b);
-}
-
 // "NeMo" of "NeMo 25.04" and of "nemo-megatron", not of "nemotron".
 bool begins_with_name(std::string_view text, std::string_view name) {
-  if (text.size() < name.size() || !std::equal(name.begin(), name.end(), text.begin(), alike)) {
-    return false;
-  }
-  return text.size() == name.size() || !is_word(static_cast<unsigned char>(text[name.size()]));
+  if (lower_case(text.substr(0, name.size())) != lower_case(name)) return false;
+  const char next = text.size() > name.size() ? text[name.size()] : ' ';
+  return !is_letter(next) && !is_digit(next);
 }
 
 }  // namespace

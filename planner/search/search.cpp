@@ -246,18 +246,11 @@ DType default_grad_dtype(const Recipe& recipe, Precision precision) {
   return narrow && precision == Precision::fp16 ? DType::fp16 : recipe.defaults.grad_dtype;
 }
 
-namespace {
-
-// PEFT makes adapters fp32 unasked (autocast_adapter_dtype), where the recipe has the choice.
-// Beside quantised weights trainers differ (TRL takes it back), and they have the format of
-// activations.
-AdapterFormat default_lora_dtype(const ParallelPlan& said, const Recipe& recipe) {
-  const bool chooses = recipe.kind == RecipeKind::ddp || recipe.kind == RecipeKind::fsdp1;
+AdapterFormat default_lora_dtype(const ParallelPlan& said, RecipeKind recipe) {
+  const bool chooses = recipe == RecipeKind::ddp || recipe == RecipeKind::fsdp1;
   const bool whole = said.frozen_weights == FrozenFormat::computed;
   return chooses && whole && said.lora_rank > 0 ? AdapterFormat::fp32 : AdapterFormat::computed;
 }
-
-}  // namespace
 
 CpComm default_cp_comm(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
   CpComm best = plan.cp_comm;
@@ -285,7 +278,7 @@ ParallelPlan defaults_beside(const ParallelPlan& said, const ModelSpec& model,
   plan.grad_dtype = default_grad_dtype(recipe, said.precision);
   if (said.cp > 1) plan.cp_comm = default_cp_comm(model, said, recipe);
   plan.overlap = overlap_at_zero(said.zero, plan.overlap);
-  plan.lora_dtype = default_lora_dtype(said, recipe);
+  plan.lora_dtype = default_lora_dtype(said, recipe.kind);
   return plan;
 }
 

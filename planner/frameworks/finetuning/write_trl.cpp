@@ -8,6 +8,7 @@
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/writers.h"
 #include "planner/rl/rl_step.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 namespace {
@@ -20,10 +21,9 @@ bool adapts(const Subject& s) {
   return s.plan.lora_rank > 0;
 }
 
-// PEFT's autocast_adapter_dtype; beside quantised weights TRL takes it back (sft_trainer.py:1127).
+// What PEFT does unasked, which TRL takes back beside quantised weights (sft_trainer.py:1127).
 AdapterFormat format_of_adapters(const Subject& s) {
-  const bool whole = s.plan.frozen_weights == FrozenFormat::computed;
-  return s.recipe == RecipeKind::ddp && whole ? AdapterFormat::fp32 : AdapterFormat::computed;
+  return default_lora_dtype(s.plan, s.recipe);
 }
 
 // What is loaded in 16 bits: what DeepSpeed or adapters make 16 bits of anyway.

@@ -14,17 +14,13 @@ bool mentions(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-bool is_of_name(char c) {
-  return c == '_' || is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 // {"use_reentrant": false}, dict(use_reentrant=False): the truth behind a word; none: another, or
 // not there.
 std::optional<bool> truth_behind(std::string_view text, std::string_view word) {
   for (std::size_t at = text.find(word); at != std::string_view::npos;
        at = text.find(word, at + 1)) {
     std::size_t end = at + word.size();
-    if ((at > 0 && is_of_name(text[at - 1])) || (end < text.size() && is_of_name(text[end]))) {
+    if ((at > 0 && is_name(text[at - 1])) || (end < text.size() && is_name(text[end]))) {
       continue;
     }
     while (end < text.size() && mentions("\"'\\ :=", text.substr(end, 1))) ++end;

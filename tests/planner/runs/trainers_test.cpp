@@ -76,12 +76,9 @@ TEST_CASE(
   };
   const std::vector<MeasuredRun> runs{run("PyTorch FSDP2"), run("a trainer of its own")};
   const std::vector<RunPrediction> predictions = predict_runs(runs);
-  const auto half_width = [](const RunPrediction& p) {
-    return (p.estimate->step_time_high - p.estimate->step_time_low) / p.estimate->step_time / 2;
-  };
   CHECK(predictions[0].estimate->step_time.value() == predictions[1].estimate->step_time.value());
-  const double known = half_width(predictions[0]);
-  CHECK(half_width(predictions[1]) ==
+  const double known = half_width(*predictions[0].estimate);
+  CHECK(half_width(*predictions[1].estimate) ==
         doctest::Approx(std::sqrt(known * known + std::pow(1.28 * 0.16, 2))));
 }
 
