@@ -126,11 +126,12 @@ def draw_from_search(args, folder):
     its turn waits for all others; layers are drawn among the numbers with which anything fits."""
     chance, lines, waiting = random.Random(args.seed), [], []
     while len(lines) < args.plans_drawn:
-        waiting = waiting or chance.sample(MODELS, len(MODELS))
+        waiting = waiting or chance.sample(args.models, len(args.models))
         model = waiting.pop()
         gpus = chance.choice([args.of] if args.of else [g for g in (1, 2, 4, 8) if g <= args.gpus])
         length = chance.choice([2048, 4096, 8192])
-        whole = text_model(fields_of(model))["num_hidden_layers"]
+        text = text_model(fields_of(model))
+        whole = text[layers_key(text)]
         for layers in chance.sample([d for d in DEPTHS if d <= whole], len([d for d in DEPTHS if d <= whole])):
             plans = ranked(args, folder, model, layers, gpus, length)
             if plans:
@@ -149,13 +150,18 @@ def text_model(fields):
     return fields.get("text_config", fields)
 
 
+def layers_key(text):
+    """Models of GPT-2's kind have another word."""
+    return "num_hidden_layers" if "num_hidden_layers" in text else "n_layer"
+
+
 def model_file(folder, model, layers):
     fields = fields_of(model)
     text = text_model(fields)
-    text["num_hidden_layers"] = layers or text["num_hidden_layers"]
+    count = text[layers_key(text)] = layers or text[layers_key(text)]
     for each in {"layer_types", "hybrid_override_pattern"} & text.keys():
-        text[each] = text[each][:text["num_hidden_layers"]]
-    path = os.path.join(folder, f"{model}-{text['num_hidden_layers']}.json")
+        text[each] = text[each][:count]
+    path = os.path.join(folder, f"{model}-{count}.json")
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
         json.dump(fields, file)
     os.replace(file.name, path)  # a run beside this one may read it now
@@ -261,6 +267,8 @@ def main():
     parser.add_argument("--list", action="store_true", help="only print the plans")
     parser.add_argument("--search", help="the qplan command: plans are drawn from what its search ranks")
     parser.add_argument("--plans-drawn", type=int, default=16, help="with --search: how many")
+    parser.add_argument("--models", type=lambda names: names.split(","), default=MODELS,
+                        help="with --search: of the zoo, with commas; one that the executor lacks is left out")
     parser.add_argument("--plans", help="what --list has written: the plans to run")
     parser.add_argument("--again", help="what a draw has measured, predicted again")
     parser.add_argument("-o", "--output")

@@ -16,13 +16,13 @@ constexpr double kOctave = 1;
 // ... and the kind's median ratio, or 1, as much as a ratio some two octaves away.
 constexpr double kMedianWeight = 0.1;
 
+// Of what is so far away that it has no weight: nothing is left of 1e-11 beside kMedianWeight.
+constexpr double kFarSquare = 50 * kOctave * kOctave;
+
 double nearness(const std::vector<double>& a, const std::vector<double>& b) {
   double square = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double octaves = portable::log2(std::max(a[i], 1.0) / std::max(b[i], 1.0));
-    square += octaves * octaves;
-  }
-  return portable::exp(-square / (2 * kOctave * kOctave));
+  for (std::size_t i = 0; i < a.size(); ++i) square += (a[i] - b[i]) * (a[i] - b[i]);
+  return square > kFarSquare ? 0 : portable::exp(-square / (2 * kOctave * kOctave));
 }
 
 std::string_view sums_of(bool accumulate_fp32, bool adds) {
@@ -110,18 +110,21 @@ WorkPoint point_of(const Work& work, int ranks) {
                     work);
 }
 
+double log2_size(double size) { return portable::log2(std::max(size, 1.0)); }
+
 double step_ratio(const WorkPoint& point, const StepRatios& ratios) {
   if (point.kind.empty()) return 1;
   double sum = 0, weights = 0;
   std::vector<double> logs;
   const auto add = [&](const StepRatio& measured, double weight) {
-    const double log = portable::log(measured.ratio);
-    logs.push_back(log);
-    sum += weight * log;
+    logs.push_back(measured.log_ratio);
+    sum += weight * measured.log_ratio;
     weights += weight;
   };
   if (const auto own = ratios.find(point.kind); own != ratios.end()) {
-    for (const StepRatio& r : own->second) add(r, nearness(point.sizes, r.sizes));
+    std::vector<double> sizes;
+    for (const double size : point.sizes) sizes.push_back(log2_size(size));
+    for (const StepRatio& r : own->second) add(r, nearness(sizes, r.log2_sizes));
   } else {
     // Relatives: how near is not known.
     for (const auto& [kind, measured] : ratios) {

@@ -22,6 +22,9 @@ struct WorkPoint {
 // `ranks` of a collective's group. An empty kind: steps say nothing of such works.
 WorkPoint point_of(const Work& work, int ranks);
 
+// How sizes are compared: by their octaves, and what is below 1 as 1.
+double log2_size(double size);
+
 // A price without it times this is the work's time in a step: the geometric mean of the ratios of
 // its kind, weighed by how near their sizes are. 1 where its kind was not measured, or nowhere
 // near.

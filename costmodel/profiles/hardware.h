@@ -114,10 +114,11 @@ struct GemmTable {
   std::vector<float> utilisation;     // [m][n][k]; NaN where not measured
 };
 
-// What works of a kind took in steps that were measured, over their price (price/step_ratio.h).
+// What works of a kind took in steps that were measured, over their price, as logarithms: a search
+// asks hundreds of thousands of times how near their sizes are (price/step_ratio.h).
 struct StepRatio {
-  std::vector<double> sizes;
-  double ratio = 1;
+  std::vector<double> log2_sizes;
+  double log_ratio = 0;
 };
 using StepRatios = std::map<std::string, std::vector<StepRatio>>;  // by kind
 

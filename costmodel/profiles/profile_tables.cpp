@@ -4,8 +4,10 @@
 #include <limits>
 #include <span>
 
+#include "costmodel/price/step_ratio.h"
 #include "costmodel/profiles/profile_parts.h"
 #include "models/embedded.h"
+#include "models/portable_math.h"
 
 namespace qplan {
 
@@ -86,17 +88,17 @@ void read_step_ratios(Section& in, std::string_view key, StepRatios& ratios) {
   each_object(in, key, [&](Section& item) {
     const std::string kind = item.string("kind");
     StepRatio measured;
-    measured.ratio = item.number("ratio", 0.01, 100);
+    measured.log_ratio = portable::log(item.number("ratio", 0.01, 100));
     if (item.lacks("sizes")) return;
     const Json& sizes = item.value("sizes");
     if (!sizes.is_array() || sizes.empty()) item.fail("sizes", "must be a list of numbers");
     for (const Json& size : sizes) {
       const bool ok = size.is_number() && size.get<double>() >= 0 && size.get<double>() <= kHuge;
       if (!ok) item.fail("sizes", "must hold numbers that are not negative");
-      measured.sizes.push_back(size.get<double>());
+      measured.log2_sizes.push_back(log2_size(size.get<double>()));
     }
     std::vector<StepRatio>& known = ratios[kind];
-    if (!known.empty() && known.front().sizes.size() != measured.sizes.size()) {
+    if (!known.empty() && known.front().log2_sizes.size() != measured.log2_sizes.size()) {
       item.fail("sizes", fmt::format("must be as many as the first of kind '{}' has", kind));
     }
     known.push_back(std::move(measured));
