@@ -110,7 +110,9 @@ WorkPoint point_of(const Work& work, int ranks) {
                     work);
 }
 
-double log2_size(double size) { return portable::log2(std::max(size, 1.0)); }
+double log2_size(double size) {
+  return portable::log2(std::max(size, 1.0));
+}
 
 double step_ratio(const WorkPoint& point, const StepRatios& ratios) {
   if (point.kind.empty()) return 1;
