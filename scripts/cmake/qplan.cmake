@@ -163,7 +163,7 @@ function(qplan_test_headers target headers)
 endfunction()
 
 # qplan_test(name FOLDERS a b/... DEPENDS target...): a doctest program of every *_test.cpp in these
-# folders, and below those that end in /... ; every case is a ctest.
+# folders, and below those that end in /... ; every case is a ctest, labelled by its program.
 function(qplan_test name)
   cmake_parse_arguments(ARG "" "" "FOLDERS;DEPENDS" ${ARGN})
   set(found "")
@@ -188,5 +188,5 @@ function(qplan_test name)
   else()
     qplan_test_headers(${name} test_headers)
   endif()
-  doctest_discover_tests(${name})
+  doctest_discover_tests(${name} PROPERTIES LABELS ${name})
 endfunction()
