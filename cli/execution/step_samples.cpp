@@ -40,7 +40,7 @@ std::vector<std::string> plans_of(std::int64_t ranks, bool moe) {
 }
 
 // Long enough that clocks have settled, within a second on an H100.
-constexpr int kSteps = 8, kFirstSteps = 20;
+constexpr int kSteps = 6, kFirstSteps = 20;
 
 bool fits(const ModelSpec& model, const ParallelPlan& plan, const HardwareProfile& hardware) {
   const CostModel cost(model, recipe_of(RecipeKind::qplan), hardware, {});

@@ -66,7 +66,7 @@ std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
   constexpr double kTurn = 2e-3;
   const bool memory_bound = std::holds_alternative<Rowwise>(work);
   const double own_turn = memory_bound ? kTurn / 2 : kTurn;
-  const int count = memory_bound ? 30 : 60;
+  const int count = memory_bound ? 20 : 60;
   const std::function<void()> once = device_.any(work);
   if (!once) return std::nullopt;
   const std::function<void()> heat = device_.heater(format);

@@ -30,7 +30,7 @@ struct MeasuringDevice {
   static constexpr std::int64_t kSeedBytes = 64 << 20;  // of random numbers, repeated over the pool
   static constexpr std::int64_t kAlignment = 256;
   static constexpr std::int64_t kHeaterSide = 8192;  // of the product that warms a GPU
-  static constexpr std::size_t kRuns = 7;            // whose median counts
+  static constexpr std::size_t kRuns = 5;            // whose median counts
   static constexpr std::size_t kLongRuns = 3;        // of works that take longer than a run should
   // Of one run: long against a launch, short against a calibration.
   static constexpr double kRunSeconds = 6e-3;
