@@ -22,6 +22,7 @@
 #include "executor/cuda/measure.h"
 #include "executor/cuda/run.h"
 #include "executor/gpu_library.h"
+#include "executor/host_memory.h"
 #include "models/error.h"
 #include "models/json.h"
 #include "models/model_spec.h"
@@ -88,6 +89,7 @@ Calibration measure(const ProcessRank& process, const Console& console, const st
   result.host_to_device = measurer->copy_rate(false);
   result.device_to_host = measurer->copy_rate(true);
   result.host_adam = measurer->host_adam_rate();
+  result.host_memory = host_memory_here() * (1.0 / gpu_count());
   const double slowest = measurer->slowest();
   measurer.reset();  // its memory is for the models now
   const HardwareProfile start = load_hardware(base.empty() ? base_for(result.gpu) : base);

@@ -1,7 +1,6 @@
 #include "cli/execution/execution.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,7 +11,9 @@
 #include "costmodel/fold/replay.h"
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/run.h"
+#include "executor/gpu_library.h"
 #include "executor/gpu_limits.h"
+#include "executor/host_memory.h"
 #include "executor/io/checkpoint.h"
 #include "models/error.h"
 #include "models/statistics.h"
@@ -55,14 +56,30 @@ void check_machine(const Execution& execution) {
   for (const StageMemory& stage : execution.job->cost->memory(plan).stages) {
     needed = needed + stage.peak * static_cast<double>(plan.world() / plan.pp);
   }
-  const Bytes here(static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                   static_cast<double>(::sysconf(_SC_PAGESIZE)));
+  const Bytes here = host_memory_here();
   if (needed > here) {
     throw Error(
         fmt::format("all ranks together take {} and this machine has {}; the reference "
                     "backend is for small models, such as tiny",
                     human_bytes(needed), human_bytes(here)));
   }
+}
+
+// A host without the memory for offloaded states would end the job's processes without a word.
+void check_host(const Execution& execution) {
+  const Bytes of_node = execution.predicted.estimate->memory.host_per_node;
+  if (of_node.value() <= 0) return;
+  const std::int64_t ranks = execution.plan.world();
+  const std::int64_t node =
+      std::min<std::int64_t>(ranks, execution.job->hardware.link.gpus_per_node);
+  const Bytes needed =
+      of_node * (as_double(std::min<std::int64_t>(ranks, gpu_count())) / as_double(node));
+  const Bytes here = host_memory_here();
+  if (needed <= here) return;
+  throw Error(
+      fmt::format("offloaded states take {} of the host's memory and this machine has {}; offload "
+                  "less, such as offload=optimizer:0.5, or use more machines",
+                  human_bytes(needed), human_bytes(here)));
 }
 
 }  // namespace
@@ -160,6 +177,7 @@ Execution prepare(const ExecutionChoices& choices) {
   if (choices.backend == BackendKind::cuda) {
     const auto reason = why_not_on_gpu(execution.job->model, execution.plan);
     if (reason) throw Error(*reason);
+    check_host(execution);
     execution.process = process_rank(environment);
     if (!execution.process && execution.plan.world() == 1) execution.process = ProcessRank{};
   } else {

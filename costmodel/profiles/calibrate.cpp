@@ -370,9 +370,14 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   profile["link"]["host_to_device_gb_per_s"] = rounded(c.host_to_device.value() / 1e9, 3);
   profile["link"]["device_to_host_gb_per_s"] = rounded(c.device_to_host.value() / 1e9, 3);
   fit_messages(profile["link"], c);
-  if (c.host_adam > 0) {
-    profile["host"]["adam_gparams_per_s"] = rounded(c.host_adam * base.link.gpus_per_node / 1e9, 3);
-  }
+  // Of one GPU's share, as the profile's is of a node's GPUs.
+  const auto of_node = [&](const char* key, double of_gpu) {
+    if (of_gpu <= 0) return;
+    profile["host"][key] = rounded(of_gpu * base.link.gpus_per_node / 1e9, 3);
+    profile["host"]["source"][key] = source;
+  };
+  of_node("adam_gparams_per_s", c.host_adam);
+  of_node("memory_gb", c.host_memory.value());
 
   Json products = Json::array();
   for (const DType format : kFormats) {

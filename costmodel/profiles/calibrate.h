@@ -26,6 +26,7 @@ struct Calibration {
   Seconds launch{}, graph_gain{};
   BytesPerSecond host_to_device{}, device_to_host{};
   double host_adam = 0;  // parameters a second of one GPU's share of the host's cores
+  Bytes host_memory{};   // one GPU's share of the host's memory
 };
 
 // What to measure: products on the grid of the table, attention, memory-bound kinds.

@@ -78,6 +78,7 @@ Calibration calibration_of(const HardwareProfile& base) {
   }
   c.host_to_device = c.device_to_host = gb_per_s(50);
   c.waited_share = 0.00491;
+  c.host_memory = Bytes(125e9);
   return c;
 }
 
@@ -92,6 +93,7 @@ TEST_CASE("a calibrated profile gives the measured times back") {
   CHECK(profile.gpu.speed_spread.measured_ranks == c.ranks);
   CHECK(profile.gpu.speed_spread.waited_share == doctest::Approx(0.0049));
   CHECK(profile.gpu.graph_gain == microseconds(1.25));
+  CHECK(profile.host.memory == Bytes(1e12));  // of a node of eight GPUs
   std::map<std::string, double> worst;
   for (const Sample& s : c.samples) {
     const RankGrid grid = grid_of(s.ranks);
@@ -128,6 +130,7 @@ TEST_CASE("a calibrated profile gives the measured times back") {
 TEST_CASE("what was not measured stays as it was") {
   const HardwareProfile base = load_hardware("h200-sxm");
   Calibration c = calibration_of(base);
+  c.host_memory = Bytes(0);
   // As on a GPU that has no fp8.
   const auto narrow = [](const Sample& s) {
     const auto* product = std::get_if<Gemm>(&s.work);
