@@ -109,6 +109,14 @@ inline constexpr auto kExperts = std::to_array<Rule>({
            to_word(c.p.moe_dispatcher), c.limits.nvlinked, c.p.ep * c.p.etp);
      },
      "DeepEP dd758ca, README.md:71"},
+    {"dispatcher_rack", kMegatronCore,
+     [](const Case& c) { return c.p.moe_dispatcher == MoeDispatcher::deepep && c.limits.rack; },
+     [](const Case&) {
+       return std::string(
+           "dispatcher deepep is not for racks whose NVLink joins GPUs of several nodes (GB200, "
+           "GB300): Megatron-Bridge stops there; use hybridep");
+     },
+     "Megatron-Bridge 183c5c02, src/megatron/bridge/training/flex_dispatcher_backend.py:92"},
     {"dispatcher_network", kEvery,
      [](const Case& c) {
        return is_dispatch_library(c.p.moe_dispatcher) && c.limits.library_reach > 0 &&

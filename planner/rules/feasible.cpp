@@ -110,7 +110,8 @@ ClusterLimits limits_of(const HardwareProfile& hardware, std::int64_t gpus,
           .compute_capability = hardware.gpu.compute_capability,
           .kinds = kinds,
           .nvlinked = joined < link.gpus_per_node ? joined : 0,
-          .library_reach = link.simple_only ? link.gpus_per_node : 0};
+          .library_reach = link.simple_only ? link.gpus_per_node : 0,
+          .rack = joined > link.gpus_per_node};
 }
 
 std::string_view broken_rule(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,

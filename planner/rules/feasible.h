@@ -27,6 +27,7 @@ struct ClusterLimits {
   // GPUs that libraries of experts' exchange reach: a node's, where the network is none that they
   // write to (EFA, TCP); 0: any.
   int library_reach = 0;
+  bool rack = false;  // NVLink joins GPUs of several nodes (NVL72)
 };
 
 // A machine's. With NVLink from card to card in pairs, or none at all, a node has no one domain.

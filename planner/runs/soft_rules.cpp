@@ -32,6 +32,7 @@ constexpr auto kSoftRules = std::to_array<std::string_view>({
     "dispatcher_available",
     "deepep_group",
     "dispatcher_gpu",
+    "dispatcher_rack",
     "dispatcher_network",
     "model_available",
     "precision_gpu",

@@ -157,8 +157,12 @@ struct ExpertLayout {
 EnumSet<MoeDispatcher> dispatchers_on(const HardwareProfile& hardware, const Recipe& recipe) {
   EnumSet<MoeDispatcher> dispatchers = recipe.can.dispatchers;
   if (!dispatchers.has(MoeDispatcher::deepep)) return dispatchers;
-  if (rules::has_expert_library(hardware.gpu.compute_capability)) return dispatchers;
-  return dispatchers.remove(MoeDispatcher::deepep).add(MoeDispatcher::allgather);
+  if (!rules::has_expert_library(hardware.gpu.compute_capability)) {
+    return dispatchers.remove(MoeDispatcher::deepep).add(MoeDispatcher::allgather);
+  }
+  // The library of racks whose NVLink joins nodes is another (rule dispatcher_rack).
+  if (!limits_of(hardware, 0).rack) return dispatchers;
+  return dispatchers.remove(MoeDispatcher::deepep).add(MoeDispatcher::hybridep);
 }
 
 // Expert degrees that divide a stage's ranks, each with the dispatchers the recipe has there.
