@@ -329,8 +329,11 @@ std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus) {
   read_model_of(*job);
   read_hardware_of(*job);
   if (job->kinds.empty()) apply_overrides(job->hardware, choices);
-  job->framework = choices.framework.value_or(RecipeKind::megatron);
   job->gpus = job->choices.gpus.value_or(gpus);
+  job->framework = choices.framework.value_or(RecipeKind::megatron);
+  if (choices.files && job->framework == recipe_for(*choices.files, RecipeKind::megatron)) {
+    job->framework = usual_recipe(*choices.files, config_of(*job), job->gpus);
+  }
   job->price_per_gpu_hour = choices.price.value_or(job->hardware.price_per_gpu_hour);
   JobFacts facts;
   facts.moe_imbalance = choices.moe_imbalance.value_or(facts.moe_imbalance);

@@ -318,6 +318,7 @@ constexpr Recipe fsdp2_compile() {
   r.can.takes_layout = true;                        // module_fqns_per_model_part
   r.can.sequence_split = SequenceSplit::unasked;    // enable_sequence_parallel is true by default
   r.can.cp_exchanges = set_of(CpComm::all_gather);  // torchtitan gathers keys and values
+  r.can.dispatchers.add(MoeDispatcher::deepep);     // expert_parallel_comm_backend
   r.can.recompute = set_of(RecomputeChoice::unnamed);
   return r;
 }

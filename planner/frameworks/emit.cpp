@@ -225,6 +225,12 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
   return RecipeKind::megatron;
 }
 
+RecipeKind usual_recipe(Framework framework, const Json& config, std::int64_t gpus) {
+  const bool spreads =
+      framework == Framework::automodel && gpus > 1 && automodel_has_experts(config);
+  return recipe_for(framework, spreads ? RecipeKind::fsdp2_compile : RecipeKind::megatron);
+}
+
 bool has_files_of(Framework framework, const ModelSpec& model) {
   const ParallelPlan plan;
   const Json config;

@@ -62,6 +62,9 @@ Framework written_framework(std::string_view name);
 
 // Whose implementation a framework's files run; Megatron's own runs Megatron-FSDP too.
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan);
+// The same where nothing but the framework is said, of a model by its Hugging Face config on so
+// many GPUs: NeMo AutoModel spreads experts of layers of its own, for which torchtitan's stand in.
+RecipeKind usual_recipe(Framework framework, const Json& config, std::int64_t gpus);
 
 // The framework whose files run an implementation of a model, if one's do: of several the first
 // listed that has the model, and words for the plan's adapters, or the first of all, which then

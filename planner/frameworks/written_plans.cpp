@@ -120,6 +120,14 @@ void refuse_unsaid(SearchOptions& options, const CostModel& cost, Framework fram
   };
 }
 
+// What the files of a framework leave no choice of, where nobody asks for another.
+SearchSpace as_written(SearchSpace space, Framework framework, RecipeKind recipe) {
+  std::vector<LossKind>& losses = space[&ParallelPlan::loss];
+  const bool whole = framework == Framework::automodel && recipe == RecipeKind::fsdp2_compile;
+  if (whole && losses.empty()) losses = {LossKind::compiled};
+  return space;
+}
+
 // Limits are no rules of the implementation, which have sources.
 bool refused_by_limits(const SearchResult& result, const CostModel& cost) {
   return std::any_of(result.infeasible.begin(), result.infeasible.end(), [&](const auto& count) {
@@ -177,15 +185,16 @@ FoundSteps find_steps(const CostModel& cost, const RlJob& job, const SearchSpace
 
 SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
                             std::optional<Framework> framework, const Json& config) {
-  if (framework) refuse_unsaid(options, cost, *framework, config, space.job, nullptr);
-  const bool files = framework && has_files_of(*framework, cost.model());
+  if (!framework) return search(cost, space, options);
+  refuse_unsaid(options, cost, *framework, config, space.job, nullptr);
+  const bool files = has_files_of(*framework, cost.model());
   if (files && options.alone && writes_steps(*framework)) {
     options.beside = taken_by_written_step(cost, *framework, config, space);
     options.accepts = [&cost, &config, framework](const ParallelPlan& plan) {
       return written_step_fits(cost, *framework, config, plan);
     };
   }
-  return search(cost, space, options);
+  return search(cost, as_written(space, *framework, cost.recipe().kind), options);
 }
 
 SearchResult search_offered(const CostModel& cost, const SearchSpace& space,

@@ -75,13 +75,13 @@ ParallelPlan default_plan(const ModelSpec& model, const Recipe& recipe, std::int
 // Defaults that follow from other words. Gradients of 16 bits have the format of the weights: a
 // recipe that keeps them in bf16 keeps those of an fp16 job in fp16.
 DType default_grad_dtype(const Recipe& recipe, Precision precision);
-// The first of the recipe's exchanges under which the plan breaks fewest rules: its only kind, or
-// one that has the model's windows and sinks.
 // PEFT makes adapters fp32 unasked (autocast_adapter_dtype), where the recipe has the choice.
 // Beside quantised weights trainers differ (TRL takes it back), and they have the format of
 // activations.
 AdapterFormat default_lora_dtype(const ParallelPlan& said, RecipeKind recipe);
 
+// The first of the recipe's exchanges under which the plan breaks fewest rules: its only kind, or
+// one that has the model's windows and sinks.
 CpComm default_cp_comm(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe);
 // What there is to hide of an overlap that nobody wrote: without ZeRO no rank gathers parameters.
 EnumSet<OverlapKind> overlap_at_zero(int zero, EnumSet<OverlapKind> overlap);

@@ -224,6 +224,19 @@ TEST_CASE("the plans of a search can be written for its framework") {
   }
 }
 
+TEST_CASE("NeMo AutoModel spreads the experts of its own layers, and racks take HybridEP") {
+  const auto best = [](const std::string& framework, const std::string& machine) {
+    const std::string job = " --model qwen3-30b-a3b --global-batch-size 512 --top 1 --json";
+    const Json answer =
+        run("search --framework " + framework + " --hardware " + machine + job).json();
+    return answer["plans"][0]["short"].get<std::string>();
+  };
+  CHECK(best("automodel", "h100-sxm --gpus 8").find(" ep8 ") != std::string::npos);
+  CHECK(best("torchtitan", "h100-sxm --gpus 16").find("moe_dispatcher=deepep") !=
+        std::string::npos);
+  CHECK(best("megatron", "gb200 --gpus 16").find("deepep") == std::string::npos);
+}
+
 TEST_CASE("tp and cp beside no data parallelism are searched unasked, where files can say them") {
   const auto degrees = [](const std::string& framework) {
     std::set<std::string> found;

@@ -41,6 +41,8 @@ TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl s
 TrainerJob job_of_openrlhf(const Settings& arguments, const Place& place);  // train_sft, ...
 
 std::span<const Limit> automodel_limits();
+// Whether it has experts of its own for a model, which alone are spread.
+bool automodel_has_experts(const Json& config);
 std::span<const Limit> automodel_spread_limits();  // of plans with stages or spread experts
 std::span<const Limit> swift_limits();             // of `swift sft`
 std::span<const Limit> trl_limits();

@@ -67,19 +67,6 @@ bool spreads(const Subject& s) {
   return s.plan.pp > 1 || s.plan.ep > 1;
 }
 
-// Architectures of experts that NeMo AutoModel has layers of its own for, which alone are spread
-// (nemo_automodel/_transformers/registry.py).
-bool has_own_experts(const Subject& s) {
-  constexpr std::array<std::string_view, 9> kArchitectures{
-      "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeForCausalLM",
-      "GptOssForCausalLM",     "KimiK3ForCausalLM",      "MiniMaxM2ForCausalLM",
-      "NemotronHForCausalLM",  "Qwen3MoeForCausalLM",    "Qwen3NextForCausalLM"};
-  const auto names = s.config.find("architectures");
-  if (names == s.config.end() || !names->is_array() || names->empty()) return false;
-  const std::string name = text_of(names->front());
-  return std::find(kArchitectures.begin(), kArchitectures.end(), name) != kArchitectures.end();
-}
-
 constexpr auto kSpreadLimits = std::to_array<Limit>({
     {"automodel_spread", [](const Subject& s) { return !spreads(s); },
      [](const Subject&) {
@@ -87,7 +74,8 @@ constexpr auto kSpreadLimits = std::to_array<Limit>({
            "NeMo AutoModel without stages and spread experts is FSDP2 of Hugging Face's modules; "
            "use pp or ep above 1, or the recipe fsdp2");
      }},
-    {"automodel_experts", [](const Subject& s) { return s.plan.ep > 1 && !has_own_experts(s); },
+    {"automodel_experts",
+     [](const Subject& s) { return s.plan.ep > 1 && !automodel_has_experts(s.config); },
      [](const Subject& s) {
        return fmt::format(
            "NeMo AutoModel spreads experts of its own layers alone, and has none of "
@@ -191,6 +179,19 @@ std::vector<WrittenOption> spread_options(const Subject& s, std::int64_t local) 
 }
 
 }  // namespace
+
+// Architectures of experts that NeMo AutoModel has layers of its own for, which alone are spread
+// (nemo_automodel/_transformers/registry.py).
+bool automodel_has_experts(const Json& config) {
+  constexpr std::array<std::string_view, 9> kArchitectures{
+      "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeForCausalLM",
+      "GptOssForCausalLM",     "KimiK3ForCausalLM",      "MiniMaxM2ForCausalLM",
+      "NemotronHForCausalLM",  "Qwen3MoeForCausalLM",    "Qwen3NextForCausalLM"};
+  const auto names = config.find("architectures");
+  if (names == config.end() || !names->is_array() || names->empty()) return false;
+  const std::string name = text_of(names->front());
+  return std::find(kArchitectures.begin(), kArchitectures.end(), name) != kArchitectures.end();
+}
 
 std::span<const Limit> automodel_limits() {
   return kAutoModelLimits;
