@@ -232,9 +232,8 @@ TEST_CASE("NeMo AutoModel spreads the experts of its own layers, and racks take 
     return answer["plans"][0]["short"].get<std::string>();
   };
   CHECK(best("automodel", "h100-sxm --gpus 8").find(" ep8 ") != std::string::npos);
-  CHECK(best("torchtitan", "h100-sxm --gpus 16").find("moe_dispatcher=deepep") !=
-        std::string::npos);
-  CHECK(best("megatron", "gb200 --gpus 16").find("deepep") == std::string::npos);
+  CHECK(best("torchtitan", "h100-sxm --gpus 8").find("moe_dispatcher=deepep") != std::string::npos);
+  CHECK(best("megatron", "gb200 --gpus 16").find("moe_dispatcher=hybridep") != std::string::npos);
 }
 
 TEST_CASE("tp and cp beside no data parallelism are searched unasked, where files can say them") {
