@@ -39,7 +39,9 @@ constexpr auto kNames = std::to_array<Name>({
     {"--micro-batch-size", "train.micro_batch_size", ""},
     {"--global-batch-size", "train.global_batch_size", ""},
     {"--seq-length", "dataset.seq_length", ""},
+    // Of the two either one switches it on for both (training/config.py:2101).
     {"--use-distributed-optimizer", "ddp.use_distributed_optimizer", "False"},
+    {"--use-distributed-optimizer", "optimizer.use_distributed_optimizer", "False"},
     {"--num-distributed-optimizer-instances", "ddp.num_distributed_optimizer_instances", "1"},
     {"--overlap-grad-reduce", "comm_overlap.overlap_grad_reduce", "False"},
     {"--overlap-param-gather", "comm_overlap.overlap_param_gather", "False"},
