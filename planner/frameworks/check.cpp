@@ -300,6 +300,10 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   if (job.find(Dialect::bridge) != nullptr) {
     respell(checked.findings, bridge_spelled, bridge_advice);
     for (std::string& key : checked.undecided) key = bridge_spelled(key);
+    if (job.python.empty()) {
+      respell(checked.findings, bridge_as_key, bridge_as_key);
+      for (std::string& key : checked.undecided) key = bridge_as_key(key);
+    }
   }
   return checked;
 }

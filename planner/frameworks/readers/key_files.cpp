@@ -213,6 +213,24 @@ Settings with_open_templates(const Settings& settings) {
   return open;
 }
 
+// Megatron-Bridge's, which OmegaConf loads.
+void add_bridge_yaml(BridgeYaml kind, const ConfigText& file, GatheredJob& job) {
+  Settings settings = read_yaml_settings(file.text, file.name, YamlLoader::omegaconf).settings;
+  const Place whole{file.name, 0};
+  if (kind == BridgeYaml::whole && !settings.has_section("train.")) {
+    return job.unknown(whole,
+                       "Megatron-Bridge wrote this beside weights that it converted: it has no "
+                       "section train, and trains nothing",
+                       "the run_config.yaml of a run, or the YAML that one was started with");
+  }
+  BridgeSource source{{}, whole, kind};
+  if (kind == BridgeYaml::overrides) {
+    source.meant_blocks = mend_block_names(settings, known_options("bridge_fields"), file.text);
+  }
+  add_bridge_keys(kind, settings, source.text);
+  job.bridge_sources.push_back(std::move(source));
+}
+
 void read_yaml(const ConfigText& file, GatheredJob& job) {
   Settings settings = read_yaml_settings(file.text, file.name).settings;
   const Place whole{file.name, 0};
@@ -234,6 +252,9 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
         whole, fmt::format("this is a configuration of {}, which is not read here", tool),
         "give the ds_config.json that it names, or ask `qplan predict` with the same "
         "degrees");
+  }
+  if (const BridgeYaml kind = bridge_yaml_of(settings); kind != BridgeYaml::none) {
+    return add_bridge_yaml(kind, file, job);
   }
   if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole, job);
   if (is_axolotl(settings)) {
