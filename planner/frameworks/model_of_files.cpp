@@ -14,6 +14,7 @@
 #include "models/model_spec.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuners.h"
+#include "planner/frameworks/finetuning/prime_rl.h"
 #include "planner/frameworks/megatron/bridge_keys.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
@@ -367,6 +368,7 @@ std::string model_id_of_files(const JobFiles& files) {
       }
       if (!model.empty()) return model;
     }
+    if (const Setting* const id = part.settings.find(kPrimeRlModel)) return text_of(id->value);
     const FineTuner* const tuner = finetuner_of(part.dialect);
     if (tuner == nullptr) continue;
     for (const std::string_view key : tuner->model_keys) {

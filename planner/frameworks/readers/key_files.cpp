@@ -12,6 +12,7 @@
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/finetuning/prime_rl.h"
 #include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/finetuning/trl_verb.h"
 #include "planner/frameworks/option.h"
@@ -304,8 +305,48 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
   job.add(dialect, std::move(flags), whole);
 }
 
+namespace {
+
+// prime-rl's, which starts torchrun by what it says itself.
+void add_prime_rl(const Settings& toml, const Place& place, GatheredJob& job) {
+  for (Finding& refusal : refusals_of_prime_rl(toml)) job.findings.push_back(std::move(refusal));
+  TrainerJob made = job_of_prime_rl(toml, place);
+  made.torchtitan.add({std::string(kPrimeRlModel), model_of_prime_rl(toml), place});
+  job.add(Dialect::torchtitan, std::move(made.torchtitan), place);
+  job.parts.back().derived = true;
+  if (!made.own_script.empty()) {
+    job.add(Dialect::own_script, std::move(made.own_script), place);
+    job.parts.back().derived = true;
+  }
+  job.assumed.insert(job.assumed.end(), made.assumed.begin(), made.assumed.end());
+  job.takes_less = job.takes_less || made.takes_less;
+  job.shorter = job.shorter || made.shorter;
+  const PrimeRlGpus gpus = gpus_of_prime_rl(toml);
+  const Setting* said = toml.find("deployment.num_train_gpus");
+  if (said == nullptr) said = toml.find("deployment.num_train_nodes");
+  Launch launch;
+  launch.program = "torchrun";
+  launch.place = said == nullptr ? place : said->place;
+  launch.nodes = gpus.nodes;
+  launch.gpus_per_node = gpus.of_node;
+  job.launches.push_back(std::move(launch));
+}
+
+}  // namespace
+
 void read_toml(const ConfigText& file, GatheredJob& job) {
   FormatText read = read_toml_settings(file.text, file.name);
+  if (!is_torchtitan_toml(read.settings) && is_prime_rl(read.settings)) {
+    job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
+    return add_prime_rl(read.settings, {file.name, 0}, job);
+  }
+  if (is_prime_rl_of_others(read.settings)) {
+    return job.unknown(
+        {file.name, 0},
+        "this TOML of prime-rl's is of engines, environments or a trainer alone, whose batches "
+        "another file says",
+        "the TOML of its `sft` or `rl`");
+  }
   if (!is_torchtitan_toml(read.settings)) {
     return job.unknown({file.name, 0},
                        "this TOML has none of the tables of torchtitan's job files ([model], "
