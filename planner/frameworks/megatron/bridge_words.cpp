@@ -151,7 +151,7 @@ class WordReader {
       fix.renames = true;
     }
     refuse("unknown_option", word,
-           fmt::format("{}: run_recipe.py has no such option and stops", name),
+           fmt::format("run_recipe.py has no option \"{}\" and stops", name),
            fmt::format("did you mean {}?", meant), std::move(fix));
   }
 

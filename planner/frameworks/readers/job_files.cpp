@@ -165,6 +165,11 @@ class JobReader {
       job_.add(Dialect::torchtitan, std::move(titan), whole);
       titans_.push_back({job_.parts.size() - 1, job_.python.size(), &file});
     }
+    if (file.text.find("xtuner.v1") != std::string::npos) {
+      job_.python.push_back(std::move(text));
+      return job_.unknown(whole, "this is a configuration of xtuner, which is not read here",
+                          "ask `qplan predict` with the same degrees");
+    }
     if (Settings own = own_script_settings(text, file); !own.empty()) {
       job_.add(Dialect::own_script, std::move(own), whole);
     }

@@ -65,6 +65,13 @@ TEST_SUITE("files of other programs") {
                "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  trainer.num_nodes: 1\n"
                "  trainer.strategy.tensor_model_parallel_size: 2\n  model.config.num_layers: 12\n")
             .find("NeMo") != std::string::npos);
+    // InternLM/xtuner b934f4620, examples/v1/config/sft_qwen3p5.py
+    CHECK(unread("sft.py",
+                 "from xtuner.v1.config import FSDPConfig\n"
+                 "from xtuner.v1.train import TrainerConfig\n"
+                 "fsdp_cfg = FSDPConfig(recompute_ratio=1.0, ep_size=1)\n"
+                 "trainer = TrainerConfig(fsdp_cfg=fsdp_cfg, global_batch_size=16)\n")
+              .find("xtuner") != std::string::npos);
     // A card, and whatever is in sections of its own.
     CHECK(!unread("card.yaml",
                   "title: t\nsummary: s\nevidence:\n  tensor_model_parallel_size: 2\n"
