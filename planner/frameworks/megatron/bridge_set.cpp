@@ -26,7 +26,7 @@ std::string dtype_of(const std::string& field, const Json& value) {
        {"fp32", "float32"},
        {"float32", "float32"}}};
   if (!value.is_string()) return "";
-  const auto text = value.get<std::string>();
+  auto text = value.get<std::string>();
   if (text.starts_with("torch.")) return text;
   if (!field.ends_with("_dtype")) return "";
   for (const auto& [written, name] : kShort) {
