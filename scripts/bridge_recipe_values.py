@@ -28,7 +28,7 @@ FIELDS = {
     "comm_overlap": """overlap_grad_reduce overlap_param_gather tp_comm_overlap
         overlap_moe_expert_parallel_comm""",
     "mixed_precision": "grad_reduce_in_fp32 fp8_param_gather",
-    "optimizer": """optimizer use_precision_aware_optimizer main_grads_dtype main_params_dtype
+    "optimizer": """optimizer use_distributed_optimizer use_precision_aware_optimizer main_grads_dtype main_params_dtype
         exp_avg_dtype exp_avg_sq_dtype optimizer_cpu_offload optimizer_offload_fraction""",
 }
 FIELDS = {f"{section}.{name}" for section, names in FIELDS.items() for name in names.split()}
@@ -160,6 +160,12 @@ class Recipes:
                 values.update({"model.moe_token_dispatcher_type": "'flex'",
                                "model.moe_flex_dispatcher_backend": told})
             return
+        if name == "set_cuda_graph_modules" and len(call.args) > 1:
+            try:
+                values["model.cuda_graph_scope"] = value_of(call.args[1])
+            except Unknown:
+                values["model.cuda_graph_scope"] = OPEN
+            return
         callee = self.find(path, dotted(call.func))
         if callee is not None and call.args and dotted(call.args[0]) == config and callee.args.args:
             values.update(self.run(callee, values, callee.args.args[0].arg))
@@ -187,6 +193,8 @@ class Recipes:
                     values[field] = callee + "()"
                 elif field == "optimizer" and "muon" in callee:
                     values["optimizer.optimizer"] = "'dist_muon'"
+                elif field == "optimizer" and callee.startswith("distributed_fused_adam"):
+                    values["optimizer.use_distributed_optimizer"] = "True"
                 for keyword in node.keywords:
                     if keyword.arg:
                         self.assign(f"{field}.{keyword.arg}", keyword.value, values, locals_)

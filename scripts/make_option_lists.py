@@ -35,6 +35,7 @@ that it is never null. Sources, each named by an argument:
   --sglang FILE...       server_args.py of releases of sglang, whose arguments slime takes behind --sglang-:
                          names alone
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
+  --prime-rl DIR         prime-rl's packages/prime-rl-configs/src/prime_rl/configs: keys of its TOML
   --torchtune DIR        a checkout of torchtune: the keys of its recipes' configurations
   --openrlhf FILE...     openrlhf/cli/train_*.py of OpenRLHF, and of older releases, whose names are known too
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
@@ -47,7 +48,7 @@ import pathlib
 
 from option_lists.finetuning import (
     automodel_rows, axolotl_rows, llama_factory_rows, ms_swift_rows, older_trainer_rows, run_clm_rows,
-    torchtune_rows, trainer_rows, trl_rows)
+    prime_rl_rows, torchtune_rows, trainer_rows, trl_rows)
 from option_lists.megatron import argparse_rows, bridge_field_rows, bridge_recipe_rows, fork_rows, megatron_rows
 from option_lists.pytorch import (
     accelerate_rows, deepspeed_rows, launchers, nanotron_merged, nanotron_rows, torchtitan_name_rows,
@@ -81,6 +82,7 @@ def main():
     parser.add_argument("--nemo-rl")
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
+    parser.add_argument("--prime-rl")
     parser.add_argument("--torchtune")
     parser.add_argument("--trl")
     parser.add_argument("--sglang", nargs="*", default=[])
@@ -144,6 +146,8 @@ def main():
         write("nemo_rl", merged(row for file in files for row in yaml_rows(file, types)))
     if args.automodel:
         write("automodel", merged(automodel_rows(args.automodel)))
+    if args.prime_rl:
+        write("prime_rl", prime_rl_rows(args.prime_rl))
     if args.torchtune:
         write("torchtune", torchtune_rows(args.torchtune))
     if args.ms_swift:

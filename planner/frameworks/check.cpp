@@ -105,12 +105,15 @@ Finding nothing_to_check(const JobFiles& job) {
   return finding;
 }
 
-// Of ms-swift's arguments what Megatron-Core refuses holds, and what Megatron-LM's own script does
-// not, which is not run.
+// Of ms-swift's and Megatron-Bridge's words what Megatron-Core refuses holds, and what Megatron-LM's
+// own script does not, which is not run.
 void check_megatron_of(const Scene& scene, Findings& out) {
   const std::size_t before = out.size();
   check_megatron(scene, out);
-  if (scene.files.find(Dialect::ms_swift_megatron) == nullptr) return;
+  if (scene.files.find(Dialect::ms_swift_megatron) == nullptr &&
+      scene.files.find(Dialect::bridge) == nullptr) {
+    return;
+  }
   const auto begin = out.begin() + static_cast<std::ptrdiff_t>(before);
   const auto of_script = [](const Finding& f) {
     return f.severity == Severity::error &&
@@ -297,6 +300,10 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   if (job.find(Dialect::bridge) != nullptr) {
     respell(checked.findings, bridge_spelled, bridge_advice);
     for (std::string& key : checked.undecided) key = bridge_spelled(key);
+    if (job.python.empty()) {
+      respell(checked.findings, bridge_as_key, bridge_as_key);
+      for (std::string& key : checked.undecided) key = bridge_as_key(key);
+    }
   }
   return checked;
 }

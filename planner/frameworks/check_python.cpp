@@ -357,6 +357,11 @@ void check_python(const Scene& scene, Findings& out) {
     check_recipe(scene, *text, imports, out);
     check_fields_of_bridge(*text, out);
   }
+  // What a command or a YAML names, which imports nothing.
+  PythonText named = scene.files.bridge;
+  std::erase_if(named.calls,
+                [](const PythonCall& call) { return call.place.file.ends_with(".py"); });
+  check_recipe(scene, named, {}, out);
 }
 
 }  // namespace qplan

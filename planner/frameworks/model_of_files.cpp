@@ -14,6 +14,8 @@
 #include "models/model_spec.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuners.h"
+#include "planner/frameworks/finetuning/prime_rl.h"
+#include "planner/frameworks/megatron/bridge_keys.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/pretraining/nanotron.h"
@@ -37,6 +39,7 @@ bool is_one_expert(const ConfigPart& part, const Setting& setting) {
 class Arguments {
  public:
   explicit Arguments(const JobFiles& files) {
+    all_.append(bridge_shapes(files.bridge));
     for (const ConfigPart& part : files.parts) {
       if (!takes_megatrons(part.dialect)) continue;
       for (const Setting& setting : part.settings) {
@@ -358,6 +361,14 @@ std::string model_id_of_files(const JobFiles& files) {
     if (part.dialect == Dialect::nemo_rl) return model_of_nemo_rl(part.settings);
     if (part.dialect == Dialect::torchtitan_toml) return model_of_titan_toml(part.settings);
     if (part.dialect == Dialect::torchtune) return model_of_torchtune(part.settings);
+    if (part.dialect == Dialect::bridge) {
+      std::string model = model_of_bridge(files.bridge);
+      for (const PythonText& text : files.python) {
+        if (model.empty()) model = model_of_bridge(text);
+      }
+      if (!model.empty()) return model;
+    }
+    if (const Setting* const id = part.settings.find(kPrimeRlModel)) return text_of(id->value);
     const FineTuner* const tuner = finetuner_of(part.dialect);
     if (tuner == nullptr) continue;
     for (const std::string_view key : tuner->model_keys) {

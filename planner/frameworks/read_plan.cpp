@@ -12,6 +12,7 @@
 #include "models/text.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/finetuning/openrlhf.h"
+#include "planner/frameworks/finetuning/prime_rl.h"
 #include "planner/frameworks/job_framework.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
@@ -247,12 +248,13 @@ class Reading {
     reading_.assumed.insert(reading_.assumed.end(), reading.assumed.begin(), reading.assumed.end());
   }
 
-  // States of NeMo AutoModel, of torchtune and of torchtitan's TOML are as wide as the weights are
-  // stored.
+  // States of NeMo AutoModel, of torchtune, of torchtitan's TOML and of prime-rl are as wide as the
+  // weights are stored.
   void settle_stored_formats() {
     if (scene_.files.find(Dialect::automodel) == nullptr &&
         scene_.files.find(Dialect::torchtune) == nullptr &&
-        scene_.files.find(Dialect::torchtitan_toml) == nullptr) {
+        scene_.files.find(Dialect::torchtitan_toml) == nullptr &&
+        !settings_of(Dialect::torchtitan).has(kPrimeRlModel)) {
       return;
     }
     const Settings own = settings_of(Dialect::own_script);

@@ -199,3 +199,71 @@ def torchtune_rows(checkout):
     counts = {"batch_size", "gradient_accumulation_steps", "epochs"}
     for name in names:
         yield name, "1", "int[1:]" if name in counts else "", "", ""
+
+
+def prime_rl_rows(folder):
+    """Keys of prime-rl's TOML (packages/prime-rl-configs/src/prime_rl/configs): those of fine-tuning, and of
+    reinforcement learning behind "rl.", whose trainer's stand below "rl.trainer."; "dict": any key may stand there."""
+    classes, aliases = {}, {}
+    for name in ("shared", "trainer", "sft", "rl"):
+        own = {}
+        for node in ast.parse((pathlib.Path(folder) / f"{name}.py").read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                own[node.name] = node
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                aliases[(name, node.target.id)] = node.value
+        for key, node in own.items():
+            classes[(name, key)] = node
+            node.module = name
+
+    def find(table, module, name):
+        return next((table[m, name] for m in (module, "trainer", "shared") if (m, name) in table), None)
+
+    def fields_of(node):
+        for base in node.bases:
+            parent = find(classes, node.module, ast.unparse(base))
+            if parent is not None:
+                yield from fields_of(parent)
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign):
+                yield field.target.id, field.annotation, field.value
+
+    def parts_of(annotation, module):
+        """The members of a union: names of types, or words."""
+        if isinstance(annotation, ast.BinOp):
+            return parts_of(annotation.left, module) + parts_of(annotation.right, module)
+        if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+            return parts_of(annotation.slice.elts[0], module)
+        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+            return parts_of(ast.parse(annotation.value, mode="eval").body, module)
+        alias = find(aliases, module, ast.unparse(annotation))
+        return parts_of(alias, module) if alias is not None else [annotation]
+
+    def walk(prefix, node):
+        for name, annotation, default in fields_of(node):
+            parts = [p for p in parts_of(annotation, node.module) if ast.unparse(p) != "None"]
+            inner = [find(classes, node.module, ast.unparse(p)) for p in parts]
+            if any(inner):
+                yield prefix + name, "1", "", "", ""
+                for one in inner:
+                    if one is not None:
+                        yield from walk(prefix + name + ".", one)
+                continue
+            words = [w.value for p in parts if ast.unparse(p).startswith("Literal")
+                     for w in (p.slice.elts if isinstance(p.slice, ast.Tuple) else [p.slice])]
+            kind = ast.unparse(parts[0]) if len(parts) == 1 else ""
+            low = [k.value for k in getattr(default, "keywords", []) if k.arg in ("ge", "gt")]
+            text = {"int": "int", "float": "float", "bool": "bool", "str": "str", "Path": "str"}.get(kind, "")
+            if text in ("int", "float") and low:
+                text += f"[{ast.unparse(low[0])}:]"
+            known = text or words or kind.startswith("list") or len(parts) > 1
+            yield prefix + name, "1", "" if words else text if known else "dict", "", \
+                ",".join(words) if len(parts) == 1 else ""
+
+    rows = [*walk("", classes["sft", "SFTConfig"]), *walk("rl.", classes["rl", "RLConfig"])]
+    found = {}
+    for row in rows:  # of a union's members each has its own words
+        before = found.setdefault(row[0], row)
+        words = sorted({w for w in (before[4] + "," + row[4]).split(",") if w})
+        found[row[0]] = (*before[:4], ",".join(words))
+    return set(found.values())

@@ -13,7 +13,7 @@ inline bool is_source(const std::string& source) {
       "(accelerate|axolotl|DeepEP|DeepSpeed|DualPipe|LLaMA-Factory|Megatron-Bridge|Megatron-"
       "DeepSpeed|"
       "Megatron-LM|ms-swift|nanotron|NeMo-AutoModel|NeMo-RL|PEFT|peft|PyTorch|Python|Ray|slime|"
-      "OpenRLHF|torchtitan|torchtune|TransformerEngine|transformers|TRL|verl|"
+      "OpenRLHF|prime-rl|torchtitan|torchtune|TransformerEngine|transformers|TRL|verl|"
       "zero-bubble) "
       "(v?[0-9]+(\\.[0-9]+)*|[0-9a-f]{7,10}), "
       "(--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md|sh)(:[0-9]+)?)"

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <utility>
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/own_switch.h"
@@ -136,6 +138,36 @@ void check_formats(const TrainerCase& c, Findings& out) {
   }
 }
 
+// A block without "enabled" is off to DeepSpeed (runtime/precision_config.py), transformers
+// compares no value that is not there, and accelerate adds the block alone where there is none.
+void check_left_off(const TrainerCase& c, const ConfigPart& config, Findings& out) {
+  for (const auto& [block, argument] : {std::pair{"bf16", "--bf16"}, {"fp16", "--fp16"}}) {
+    const std::string section = fmt::format("{}.", block);
+    const auto first = std::find_if(
+        config.settings.begin(), config.settings.end(),
+        [&](const Setting& s) { return s.key == block || s.key.starts_with(section); });
+    if (first == config.settings.end() || c.says(section + "enabled") || !c.on(argument)) continue;
+    const bool empty = first->key == block;
+    if (empty && !first->value.is_object()) continue;  // refused as what it is
+    Correction fix;
+    const bool json = first->syntax == Syntax::json && first->text.end > first->text.begin;
+    if (empty && json) {
+      fix = Correction{
+          {first->place.file, first->text.begin, first->text.end, R"({"enabled": "auto"})"}};
+    }
+    out.push_back(
+        {error, "format_left_off", first->place,
+         fmt::format("the block {0} has no \"enabled\", so that DeepSpeed leaves it off, and "
+                     "nobody switches it on for {1}: the weights train in the format that they "
+                     "are loaded in",
+                     block, argument),
+         fmt::format("\"{}\": {{\"enabled\": \"auto\"}}", block),
+         "transformers 5.23.0, integrations/deepspeed.py (fill_match); accelerate 16cb6eb8, "
+         "src/accelerate/utils/dataclasses.py (set_mixed_precision)",
+         std::move(fix)});
+  }
+}
+
 // micro-batch x accumulation x all ranks, as the Trainer counts them.
 void check_whole_batch(const TrainerCase& c, std::int64_t gpus, Findings& out) {
   const Setting* const key = c.said("train_batch_size");
@@ -211,6 +243,7 @@ void check_trainer(const Scene& scene, Findings& out) {
   check_pairs(c, out);
   check_betas(c, out);
   check_formats(c, out);
+  check_left_off(c, *config, out);
   check_unsaid_accumulation(c, scene.draft.plan.dp, out);
   const bool ranks_share = scene.draft.plan.cp > 1 || scene.draft.plan.tp > 1;
   if (!ranks_share) check_whole_batch(c, scene.question.limits.gpus, out);

@@ -2,10 +2,12 @@
 // policy of train_ppo_ray, by the dotted names of its releases since 0.10 and the flat ones before.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "planner/frameworks/finetuning/job_maker.h"
 #include "planner/frameworks/finetuning/openrlhf.h"
@@ -151,10 +153,28 @@ class OpenRlhf : JobMaker {
   void make_actor() {
     const std::int64_t gpus = actor_gpus();
     say(job_.own_script, "trains_on", gpus, "--actor.num_gpus_per_node");
-    job_.assumed.push_back(
-        fmt::format("the policy's training alone, on the actor's {} GPUs: generation, reference, "
-                    "critic and reward are not counted",
-                    gpus));
+    std::vector<std::string_view> beside;
+    const bool all = is_switched_on(yaml_, "--train.colocate_all");
+    const bool reference = figure_of(yaml_, "--algo.kl.init_coef", 0.01) > 0;
+    const bool engines = figure_of(yaml_, "--vllm.num_engines", 0) >= 1;
+    const bool critic = !word_of(yaml_, "--critic.model_name_or_path").empty();
+    const bool apart = critic && is_switched_on(yaml_, "--train.colocate_critic_reward");
+    if (reference && (all || is_switched_on(yaml_, "--train.colocate_actor_ref"))) {
+      beside.emplace_back("the reference");
+    }
+    if (all && engines && !is_switched_on(yaml_, "--train.async_enable")) {
+      beside.emplace_back("vLLM's engines");
+    }
+    if (all && critic && !apart) beside.emplace_back("the critic");
+    if (all && !apart && !yaml_.has("--reward.remote_url")) {
+      beside.emplace_back("the reward model");
+    }
+    job_.assumed.push_back(fmt::format(
+        "the policy's training alone, on the actor's {} GPUs: generation, reference, "
+        "critic and reward are not counted{}",
+        gpus,
+        beside.empty() ? std::string(", and have GPUs of their own")
+                       : fmt::format("; on these GPUs stand also {}", fmt::join(beside, ", "))));
   }
 
   void assume() {

@@ -61,6 +61,8 @@ constexpr auto kDottedNames = std::to_array<NamePair>({
     {"--vllm_num_engines", "--vllm.num_engines"},
     {"--vllm_tensor_parallel_size", "--vllm.tensor_parallel_size"},
     {"--vllm_enable_sleep", "--vllm.enable_sleep"},
+    {"--vllm_gpu_memory_utilization", "--vllm.gpu_memory_utilization"},
+    {"--ref_offload", "--ref.offload"},
     {"--colocate_all_models", "--train.colocate_all"},
     {"--colocate_actor_ref", "--train.colocate_actor_ref"},
     {"--colocate_critic_reward", "--train.colocate_critic_reward"},

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
 
+#include "models/model_spec.h"
+#include "models/text.h"
 #include "planner/frameworks/finetuning/openrlhf.h"
 #include "planner/frameworks/finetuning/trap.h"
 
@@ -195,6 +198,72 @@ void check_answers(const RlhfRun& r, Findings& out) {
                  {}});
 }
 
+// ---- what shares the actor's GPUs, and no plan counts ----
+
+// A second model to compare with, whole unless ZeRO-3 shards it (openrlhf/utils/deepspeed/
+// deepspeed.py, get_ds_eval_config).
+void check_reference(const Scene& scene, const RlhfRun& r, Findings& out) {
+  const bool dpo = r.verb == "dpo";
+  const bool shares = r.on("--train.colocate_all") || r.on("--train.colocate_actor_ref");
+  const bool compares =
+      dpo || (r.learns_from_answers() && shares && r.figure("--algo.kl.init_coef", 0.01) > 0);
+  if (!compares || r.on("--ref.offload") || r.open("--ds.zero_stage")) return;
+  const Setting* at = r.s.find(r.on("--train.colocate_actor_ref") ? "--train.colocate_actor_ref"
+                                                                  : "--train.colocate_all");
+  if (dpo) at = r.s.find("verb");
+  if (at == nullptr) return;
+  const double gpus = dpo ? static_cast<double>(scene.question.limits.gpus) : r.gpus("actor");
+  const bool sharded = r.figure("--ds.zero_stage", 2) == 3;
+  const double ranks = sharded ? gpus : r.figure("--ds.tensor_parallel_size", 1);
+  const double bytes = r.on("--ds.load_in_4bit") ? 0.5 : 2;
+  const auto all = static_cast<double>(count_parameters(scene.question.model).total());
+  out.push_back({note,
+                 "reference_model",
+                 at->place,
+                 fmt::format("the reference stands on the GPUs that train, {} of weights on each, "
+                             "which are not counted below, nor is its forward",
+                             human_bytes(Bytes(bytes * all / std::max(1.0, ranks)))),
+                 "--ref.offload keeps its weights on the host",
+                 "OpenRLHF 3c3be623, openrlhf/cli/train_ppo_ray.py:98, openrlhf/cli/train_dpo.py; "
+                 "arithmetic: 2 bytes a parameter, or half of one in 4 bits",
+                 {}});
+}
+
+void check_engines_beside(const RlhfRun& r, Findings& out) {
+  const bool shares = r.on("--train.colocate_all") && !r.on("--train.async_enable");
+  if (!shares || r.figure("--vllm.num_engines", 0) < 1) return;
+  const double share = r.figure("--vllm.gpu_memory_utilization", 0.95);
+  if (r.open("--vllm.gpu_memory_utilization") || share <= 0 || share > 1) return;
+  const bool sleeps = r.on("--vllm.enable_sleep");
+  const bool much = share >= 0.8 && !sleeps;
+  const Setting* at = r.s.find("--vllm.gpu_memory_utilization");
+  if (at == nullptr) at = r.s.find("--train.colocate_all");
+  out.push_back({much ? warning : note,
+                 "vllm_share",
+                 at->place,
+                 fmt::format("vLLM keeps {} of each GPU's memory beside training{}, which is not "
+                             "counted below: {:.2g} of it is left",
+                             share, sleeps ? " while it generates" : "", 1 - share),
+                 much ? "vllm enable_sleep, or a smaller vllm gpu_memory_utilization" : "",
+                 "OpenRLHF 3c3be623, openrlhf/cli/train_ppo_ray.py:68",
+                 {}});
+}
+
+// A model that is trained beside the policy, of whatever size its checkpoint has.
+void check_critic(const RlhfRun& r, Findings& out) {
+  const Setting* const critic = r.s.find("--critic.model_name_or_path");
+  const bool shares = r.on("--train.colocate_all") && !r.on("--train.colocate_critic_reward");
+  if (!r.learns_from_answers() || critic == nullptr || critic->value.is_null() || !shares) return;
+  out.push_back({note,
+                 "critic_model",
+                 critic->place,
+                 "the critic is trained on the policy's GPUs, and its weights, gradients and "
+                 "states are not counted below: as many bytes as the policy's where it is as large",
+                 "--train.colocate_critic_reward gives critic and reward GPUs of their own",
+                 "OpenRLHF 3c3be623, openrlhf/cli/train_ppo_ray.py:129",
+                 {}});
+}
+
 // ---- names of two generations ----
 
 bool is_dotted(std::string_view key) {
@@ -252,6 +321,9 @@ void check_openrlhf(const Scene& scene, const ConfigPart& part, Findings& out) {
   }
   check_shared_gpus(run, out);
   check_answers(run, out);
+  check_reference(scene, run, out);
+  check_engines_beside(run, out);
+  check_critic(run, out);
   check_spellings(scene, part, out);
 }
 

@@ -39,7 +39,9 @@ constexpr auto kNames = std::to_array<Name>({
     {"--micro-batch-size", "train.micro_batch_size", ""},
     {"--global-batch-size", "train.global_batch_size", ""},
     {"--seq-length", "dataset.seq_length", ""},
+    // Of the two either one switches it on for both (training/config.py:2101).
     {"--use-distributed-optimizer", "ddp.use_distributed_optimizer", "False"},
+    {"--use-distributed-optimizer", "optimizer.use_distributed_optimizer", "False"},
     {"--num-distributed-optimizer-instances", "ddp.num_distributed_optimizer_instances", "1"},
     {"--overlap-grad-reduce", "comm_overlap.overlap_grad_reduce", "False"},
     {"--overlap-param-gather", "comm_overlap.overlap_param_gather", "False"},
@@ -198,6 +200,13 @@ bool captures(const std::vector<PythonAssignment>& fields) {
   });
 }
 
+bool recomputes_modules(const std::vector<PythonAssignment>& fields) {
+  return std::any_of(fields.begin(), fields.end(), [](const PythonAssignment& assignment) {
+    return assignment.target == "model.recompute_granularity" &&
+           text_of(assignment.value.value) == "selective";
+  });
+}
+
 // Where a program says what a flag does; empty: it is not known.
 std::string field_of_flag(const std::string& flag) {
   constexpr std::array<std::string_view, 5> kFormats{"--bf16", "--fp16", "--fp8-format",
@@ -234,7 +243,7 @@ void add_open(const BridgeProgram& program, Settings& settings) {
         std::find(kDecisive.begin(), kDecisive.end(), name.flag) != kDecisive.end();
     const bool said = std::any_of(program.fields.begin(), program.fields.end(),
                                   [&](const auto& field) { return field.target == name.target; });
-    if (!open || !decides || said) continue;
+    if (!open || !decides || said || settings.has(name.flag)) continue;
     settings.add({std::string(name.flag), std::string(kElsewhere), file, {}, {}, false});
   }
 }
@@ -315,6 +324,32 @@ const BridgeRecipe* bridge_recipe(std::string_view model) {
   return found == kRecipes.end() ? nullptr : found;
 }
 
+namespace {
+
+// "llama3_8b" of "llama31_8b_pretrain_2gpu_h100_bf16_config": Llama 3.1's shapes are Llama 3's.
+std::string family_of_recipe(std::string_view function) {
+  constexpr std::string_view kNewer = "llama31_";
+  std::string stem(function);
+  for (const std::string_view stage : {"_pretrain", "_sft", "_peft", "_finetune"}) {
+    const std::size_t at = stem.find(stage);
+    if (at != std::string::npos) stem.resize(at);
+  }
+  if (stem.size() == function.size()) return "";
+  if (stem.starts_with(kNewer)) stem.replace(0, kNewer.size(), "llama3_");
+  return stem;
+}
+
+}  // namespace
+
+std::string built_in_of_bridge_recipe(std::string_view function) {
+  const std::string family = family_of_recipe(function);
+  const auto* const found =
+      std::find_if(kRecipes.begin(), kRecipes.end(), [&](const BridgeRecipe& recipe) {
+        return recipe.provider.empty() && family_of_recipe(recipe.function) == family;
+      });
+  return family.empty() || found == kRecipes.end() ? "" : std::string(found->model);
+}
+
 // Whether a switch that recipes have on is one of this job's.
 bool has_a_say(const Name& name, const Subject& subject) {
   if (name.flag == "--fp8-param-gather") {
@@ -373,6 +408,9 @@ Settings bridge_settings(const PythonText& text) {
     };
     const std::string target = field_read(assignment.target);
     if (target == "model.cuda_graph_scope" && !captures(fields)) continue;
+    // A recipe's modules below another granularity that stands on top of it.
+    const bool of_recipe = value.span.end == value.span.begin;
+    if (target == "model.recompute_modules" && of_recipe && !recomputes_modules(fields)) continue;
     if (std::find(kLengths.begin(), kLengths.end(), target) != kLengths.end()) {
       settings.add({target, value.value, value.place, {}, {}, value.resolved});
     }

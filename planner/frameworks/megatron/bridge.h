@@ -18,6 +18,9 @@ struct BridgeRecipe {
   std::string_view provider{};  // of the model, in Python, where the recipe is a relative's
 };
 const BridgeRecipe* bridge_recipe(std::string_view model);
+// The model that a recipe's function makes, by its name ("qwen3_8b_sft_config"); empty: it is none
+// of these.
+std::string built_in_of_bridge_recipe(std::string_view function);
 
 struct BridgeAssignment {
   std::string target;  // "model.tensor_model_parallel_size"
@@ -36,6 +39,9 @@ std::vector<std::string> bridge_fields_called(std::string_view name);
 // values: "--recompute-method uniform" is "cfg.model.recompute_method = \"uniform\"".
 std::string bridge_spelled(const std::string& sentence);
 std::string bridge_advice(const std::string& sentence);
+
+// The same of files that are no Python: "cfg.model.x = True" is "model.x=true".
+std::string bridge_as_key(const std::string& sentence);
 
 // Whether a program merges a YAML and words of its command into its configuration
 // (src/megatron/bridge/training/utils/omegaconf_utils.py): what they say may be anything.

@@ -85,9 +85,7 @@ class ProgramReader {
     }
     if (recipes.empty()) {
       if (!built) {
-        open_all(
-            "what the configuration holds before this program sets more: it comes from "
-            "elsewhere");
+        open_all("what the configuration holds before more is set here: it comes from elsewhere");
       }
     } else if (recipes.size() > 1) {
       open_all(

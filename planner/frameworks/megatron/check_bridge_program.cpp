@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/bridge_keys.h"
 #include "planner/frameworks/megatron/bridge_modules.h"
 #include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/scene.h"
@@ -48,6 +51,25 @@ void check_lengths(const Settings& settings, Findings& out) {
        fmt::format("cfg.{}.seq_length = {}", of_model ? "dataset" : "model", text_of(meant.value)),
        "Megatron-Bridge 067f987d, src/megatron/bridge/training/config.py:1644",
        {}});
+}
+
+// Sections of a YAML whose names are slips, which are judged as those that are meant.
+void check_blocks(const ConfigPart& part, Findings& out) {
+  for (const MeantBlock& block : part.meant_blocks) {
+    Correction fix;
+    if (block.name.end > block.name.begin) {
+      fix = Correction{{block.place.file, block.name.begin, block.name.end, block.meant}};
+      fix.renames = true;
+    }
+    out.push_back({Severity::error, "unknown_option", block.place,
+                   fmt::format("the configuration has no section {}, and all of it is passed over "
+                               "with a warning",
+                               shown(block.written)),
+                   fmt::format("did you mean {}?", block.meant),
+                   "Megatron-Bridge 067f987d, "
+                   "src/megatron/bridge/training/utils/omegaconf_utils.py (_apply_overrides)",
+                   std::move(fix)});
+  }
 }
 
 // A number that the program itself sets; null: it does not, or only a run can tell.
@@ -164,12 +186,19 @@ void check_bridge_program(const Scene& scene, Findings& out) {
   const ConfigPart* const part = scene.files.find(Dialect::bridge);
   if (part == nullptr) return;
   check_lengths(part->settings, out);
-  for (const PythonText& text : scene.files.python) {
+  check_blocks(*part, out);
+  const auto check = [&](const PythonText& text) {
     check_arguments(text, out);
     const BridgeProgram program = bridge_program(text);
     check_schedule(program, out);
     check_counts(scene, program, out);
+  };
+  if (const PythonText& whole = scene.files.bridge;
+      !whole.assignments.empty() || !whole.calls.empty()) {
+    check_bridge_keys(whole, scene.files.bridge_is_whole, out);
+    return check(whole);
   }
+  for (const PythonText& text : scene.files.python) check(text);
 }
 
 }  // namespace qplan

@@ -257,7 +257,8 @@ void set_graph_modules(Draft& draft, const Json& value) {
   const auto has = [&modules](std::string_view name) {
     return std::find(modules.begin(), modules.end(), name) != modules.end();
   };
-  if (has("mamba") && !has("attn") && !has("moe_router")) {
+  // Graphs of attention beside Mamba's are not counted: no word says both and leaves experts out.
+  if (has("mamba") && !has("moe") && !has("moe_router")) {
     draft.plan.cuda_graph_scope = CudaGraphScope::mamba;
   }
   if (has("moe_router") && !has("attn")) draft.plan.cuda_graph_scope = CudaGraphScope::router;

@@ -12,6 +12,8 @@
 #include "models/error.h"
 #include "planner/frameworks/aliases.h"
 #include "planner/frameworks/finetuning/openrlhf.h"
+#include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/bridge_keys.h"
 #include "planner/frameworks/readers/dashes.h"
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/program_arguments.h"
@@ -149,6 +151,15 @@ bool read_trl(const ProgramCommand& command, GatheredJob& job) {
   add_trl(command.words[1].text, command.words.subspan(2), command.words.front().place,
           command.program, job);
   return true;
+}
+
+// A program among the files that is Megatron-Bridge's, and merges what its command says.
+bool is_bridge_program(const std::string& script, const GatheredJob& job) {
+  const std::string name = base_name(script);
+  return std::any_of(job.texts.begin(), job.texts.end(), [&](const ConfigText& file) {
+    return base_name(file.name) == name && file.text.find("megatron.bridge") != std::string::npos &&
+           merges_overrides(file.text);
+  });
 }
 
 std::optional<std::int64_t> counted(const ShellCommand& command, const char* variable) {
@@ -410,6 +421,14 @@ void add_arguments(const std::vector<ShellWord>& words, Place place, const std::
     }
     return job.unknown(std::move(place), fmt::format("{} trains nothing", shown(script)),
                        "give the script that trains");
+  }
+  if (is_of_bridge(words, script) || is_bridge_program(script, job)) {
+    BridgeWords read = bridge_words(words, script);
+    job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
+    BridgeSource source{std::move(read.text), std::move(place), BridgeYaml::none, read.yaml,
+                        script};
+    job.bridge_sources.push_back(std::move(source));
+    return;
   }
   if (is_called_as_trls(verb_of_trl, words, script)) {
     return add_trl(verb_of_trl, words, place, is_script_of_trl(script) ? "trl" : base_name(script),

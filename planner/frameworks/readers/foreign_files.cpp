@@ -47,31 +47,6 @@ bool has_only(const Settings& yaml, const std::array<std::string_view, N>& secti
          });
 }
 
-// The sections of ConfigContainer (src/megatron/bridge/training/config.py:962 at 067f987d).
-constexpr std::array<std::string_view, 24> kBridge{"env_vars",
-                                                   "rng",
-                                                   "rerun_state_machine",
-                                                   "train",
-                                                   "model",
-                                                   "optimizer",
-                                                   "optimizer_config_override_provider",
-                                                   "ddp",
-                                                   "validation",
-                                                   "scheduler",
-                                                   "dataset",
-                                                   "logger",
-                                                   "tokenizer",
-                                                   "checkpoint",
-                                                   "dist",
-                                                   "ft",
-                                                   "straggler",
-                                                   "nvrx_straggler",
-                                                   "profiling",
-                                                   "peft",
-                                                   "comm_overlap",
-                                                   "mixed_precision",
-                                                   "tensor_inspect",
-                                                   "inprocess_restart"};
 constexpr std::array<std::string_view, 3> kFlagScale{"system", "model", "data"};
 
 // Programs that are told by keys, all of which stand in the file ("a." is a section), or by what a
@@ -139,9 +114,6 @@ std::string_view other_tool_of(const Settings& yaml) {
   if (yaml.has("defaults") && yaml.has_section("trainer.")) return "NeMo or verl";
   if (is_job_of_nemo(yaml)) return "NeMo";
   if (is_part_of_verl(yaml)) return "verl (a part of it)";
-  if (has_only(yaml, kBridge) && yaml.has_section("model.")) {
-    return "Megatron-Bridge (values on top of a recipe)";
-  }
   if (has_only(yaml, kFlagScale) && yaml.has_section("system.")) return "FlagScale";
   if (yaml.has_section("modules.")) return "Primus";
   if (yaml.has_section("runtime_args.") && yaml.has_section("models.")) return "ChatLearn";

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "planner/frameworks/megatron/bridge_keys.h"
 #include "planner/frameworks/readers/job_files.h"
 
 namespace qplan {
@@ -17,6 +18,16 @@ struct YamlOverride {
   std::string script;  // that reads both
 };
 
+// A YAML of Megatron-Bridge's, or what a command hands to its programs.
+struct BridgeSource {
+  PythonText text;
+  Place place;
+  BridgeYaml kind = BridgeYaml::none;  // none: words of a command
+  ShellWord yaml{};                    // that the words name; empty: none
+  std::string script{};
+  std::vector<MeantBlock> meant_blocks{};
+};
+
 // A file that a Trainer reads beside its arguments.
 struct TrainerFile {
   Settings settings;
@@ -26,6 +37,7 @@ struct TrainerFile {
 struct GatheredJob : JobFiles {
   std::vector<YamlOverride> overrides;
   std::vector<TrainerFile> fsdp_files;  // that --fsdp_config names
+  std::vector<BridgeSource> bridge_sources;
 
   void add(Dialect dialect, Settings settings, Place place, std::string script = "") {
     parts.push_back({dialect, std::move(settings), std::move(place), std::move(script)});

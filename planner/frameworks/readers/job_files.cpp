@@ -84,6 +84,7 @@ class JobReader {
       add_arguments(with_two_dashes(arrays.words, job_.findings), {arrays.name, 1}, "", job_);
     }
     choose_functions();
+    put_bridge_together();
     find_misspelt_variables();
     put_together(job_);
     forgive_helpers();
@@ -158,20 +159,16 @@ class JobReader {
     if (file.text.find("megatron.bridge") != std::string::npos) {
       PythonText one = text;
       keep_one_configuration(file, one);
-      job_.add(Dialect::bridge, bridge_settings(one), whole);
-      for (std::string& open : bridge_program(one).open) {
-        job_.assumed.push_back(std::move(open));
-        job_.takes_less = true;
-      }
-      if (merges_overrides(file.text)) {
-        job_.assumed.emplace_back(
-            "nothing on top of the program: it merges a YAML and words of its command into its "
-            "configuration, which are not read");
-      }
+      programs_.push_back({std::move(one), whole, merges_overrides(file.text)});
     } else if (Settings titan = torchtitan_settings(text);
                !titan.empty() && !is_of_accelerate(file.text)) {
       job_.add(Dialect::torchtitan, std::move(titan), whole);
       titans_.push_back({job_.parts.size() - 1, job_.python.size(), &file});
+    }
+    if (file.text.find("xtuner.v1") != std::string::npos) {
+      job_.python.push_back(std::move(text));
+      return job_.unknown(whole, "this is a configuration of xtuner, which is not read here",
+                          "ask `qplan predict` with the same degrees");
     }
     if (Settings own = own_script_settings(text, file); !own.empty()) {
       job_.add(Dialect::own_script, std::move(own), whole);
@@ -185,6 +182,74 @@ class JobReader {
       job_.parts.back().meant_blocks = std::move(meant);
     }
     job_.python.push_back(std::move(text));
+  }
+
+  // Of Megatron-Bridge's files one job: a program or a recipe, a YAML on top of it, and words on
+  // top of both. Programs alone are judged as they are.
+  void put_bridge_together() {
+    std::vector<BridgeSource>& sources = job_.bridge_sources;
+    if (sources.empty()) {
+      for (const BridgeProgramFile& program : programs_) {
+        add_bridge(program.text, program.place);
+        if (!program.merges) continue;
+        job_.assumed.emplace_back(
+            "nothing on top of the program: it merges a YAML and words of its command into its "
+            "configuration, which are not among the files given");
+      }
+      return;
+    }
+    const auto is_words = [](const BridgeSource& s) { return s.kind == BridgeYaml::none; };
+    const auto words = std::find_if(sources.begin(), sources.end(), is_words);
+    const BridgeSource* yaml = nullptr;
+    if (words != sources.end() && !words->yaml.text.empty()) {
+      yaml = most_alike(std::span(sources), words->yaml.text, [&](const BridgeSource& s) {
+        return is_words(s) ? std::string() : s.place.file;
+      });
+      if (yaml == nullptr) note_missing_yaml(words->yaml);
+    } else {
+      const auto first = std::find_if_not(sources.begin(), sources.end(), is_words);
+      if (first != sources.end()) yaml = &*first;
+    }
+    PythonText all;
+    const auto append = [&](const PythonText& text) {
+      all.calls.insert(all.calls.end(), text.calls.begin(), text.calls.end());
+      all.assignments.insert(all.assignments.end(), text.assignments.begin(),
+                             text.assignments.end());
+    };
+    Place place = words != sources.end() ? words->place : yaml->place;
+    if (!programs_.empty()) append(programs_.front().text);
+    if (yaml != nullptr) append(yaml->text);
+    if (words != sources.end()) append(words->text);
+    job_.bridge_is_whole = yaml != nullptr && yaml->kind != BridgeYaml::overrides;
+    add_bridge(all, place);
+    if (words != sources.end()) job_.parts.back().script = words->script;
+    if (yaml != nullptr) job_.parts.back().meant_blocks = yaml->meant_blocks;
+    job_.bridge = std::move(all);
+    for (const BridgeSource& other : sources) {
+      const bool judged = &other == yaml || (words != sources.end() && &other == &*words);
+      if (judged) continue;
+      job_.note("several_configurations", other.place,
+                "this is another job of Megatron-Bridge's, and the first is judged alone",
+                "give each in files of its own, to have it judged");
+    }
+  }
+
+  void add_bridge(const PythonText& text, const Place& place) {
+    job_.add(Dialect::bridge, bridge_settings(text), place);
+    for (std::string& open : bridge_program(text).open) {
+      job_.assumed.push_back(std::move(open));
+      job_.takes_less = true;
+    }
+  }
+
+  void note_missing_yaml(const ShellWord& named) {
+    job_.note("config_missing", named.place,
+              fmt::format("{} is named here and is not among the files given: what it says is not "
+                          "judged",
+                          shown(base_name(named.text))),
+              fmt::format("give {} too", shown(base_name(named.text))));
+    job_.assumed.push_back(fmt::format("nothing of what {} sets", shown(base_name(named.text))));
+    job_.takes_less = true;
   }
 
   // Of a file of torchtitan's the function that a command names is the job.
@@ -360,8 +425,15 @@ class JobReader {
     const ConfigText* file;
   };
 
+  struct BridgeProgramFile {
+    PythonText text;
+    Place place;
+    bool merges;  // a YAML and words of its command
+  };
+
   GatheredJob job_;
   std::vector<TitanFile> titans_;
+  std::vector<BridgeProgramFile> programs_;
   std::vector<Arrays> arrays_;
   std::set<std::string> sourced_;
 };

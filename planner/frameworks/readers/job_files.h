@@ -50,6 +50,10 @@ struct JobFiles {
   std::vector<Launch> launches;
   std::vector<JobVariable> environment;  // what launches have of their scripts is not among it
   std::vector<PythonText> python;
+  // Of Megatron-Bridge a program, the YAML on top of it and the words of a command on top of that,
+  // as one program; empty: there is a program alone, or none.
+  PythonText bridge;
+  bool bridge_is_whole = false;      // a run wrote it, whatever release it was
   std::vector<ShellWord> installs;   // "deepspeed==0.10.0" of pip install
   std::vector<ShellWord> functions;  // that make a configuration: torchtitan's --config
   std::vector<ShellWord> missing;    // scripts that are started and were not given

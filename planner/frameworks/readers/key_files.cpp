@@ -12,6 +12,7 @@
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/finetuning/prime_rl.h"
 #include "planner/frameworks/finetuning/trainer_fsdp.h"
 #include "planner/frameworks/finetuning/trl_verb.h"
 #include "planner/frameworks/option.h"
@@ -213,6 +214,24 @@ Settings with_open_templates(const Settings& settings) {
   return open;
 }
 
+// Megatron-Bridge's, which OmegaConf loads.
+void add_bridge_yaml(BridgeYaml kind, const ConfigText& file, GatheredJob& job) {
+  Settings settings = read_yaml_settings(file.text, file.name, YamlLoader::omegaconf).settings;
+  const Place whole{file.name, 0};
+  if (kind == BridgeYaml::whole && !settings.has_section("train.")) {
+    return job.unknown(whole,
+                       "Megatron-Bridge wrote this beside weights that it converted: it has no "
+                       "section train, and trains nothing",
+                       "the run_config.yaml of a run, or the YAML that one was started with");
+  }
+  BridgeSource source{{}, whole, kind};
+  if (kind == BridgeYaml::overrides) {
+    source.meant_blocks = mend_block_names(settings, known_options("bridge_fields"), file.text);
+  }
+  add_bridge_keys(kind, settings, source.text);
+  job.bridge_sources.push_back(std::move(source));
+}
+
 void read_yaml(const ConfigText& file, GatheredJob& job) {
   Settings settings = read_yaml_settings(file.text, file.name).settings;
   const Place whole{file.name, 0};
@@ -234,6 +253,9 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
         whole, fmt::format("this is a configuration of {}, which is not read here", tool),
         "give the ds_config.json that it names, or ask `qplan predict` with the same "
         "degrees");
+  }
+  if (const BridgeYaml kind = bridge_yaml_of(settings); kind != BridgeYaml::none) {
+    return add_bridge_yaml(kind, file, job);
   }
   if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole, job);
   if (is_axolotl(settings)) {
@@ -283,8 +305,48 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
   job.add(dialect, std::move(flags), whole);
 }
 
+namespace {
+
+// prime-rl's, which starts torchrun by what it says itself.
+void add_prime_rl(const Settings& toml, const Place& place, GatheredJob& job) {
+  for (Finding& refusal : refusals_of_prime_rl(toml)) job.findings.push_back(std::move(refusal));
+  TrainerJob made = job_of_prime_rl(toml, place);
+  made.torchtitan.add({std::string(kPrimeRlModel), model_of_prime_rl(toml), place});
+  job.add(Dialect::torchtitan, std::move(made.torchtitan), place);
+  job.parts.back().derived = true;
+  if (!made.own_script.empty()) {
+    job.add(Dialect::own_script, std::move(made.own_script), place);
+    job.parts.back().derived = true;
+  }
+  job.assumed.insert(job.assumed.end(), made.assumed.begin(), made.assumed.end());
+  job.takes_less = job.takes_less || made.takes_less;
+  job.shorter = job.shorter || made.shorter;
+  const PrimeRlGpus gpus = gpus_of_prime_rl(toml);
+  const Setting* said = toml.find("deployment.num_train_gpus");
+  if (said == nullptr) said = toml.find("deployment.num_train_nodes");
+  Launch launch;
+  launch.program = "torchrun";
+  launch.place = said == nullptr ? place : said->place;
+  launch.nodes = gpus.nodes;
+  launch.gpus_per_node = gpus.of_node;
+  job.launches.push_back(std::move(launch));
+}
+
+}  // namespace
+
 void read_toml(const ConfigText& file, GatheredJob& job) {
   FormatText read = read_toml_settings(file.text, file.name);
+  if (!is_torchtitan_toml(read.settings) && is_prime_rl(read.settings)) {
+    job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
+    return add_prime_rl(read.settings, {file.name, 0}, job);
+  }
+  if (is_prime_rl_of_others(read.settings)) {
+    return job.unknown(
+        {file.name, 0},
+        "this TOML of prime-rl's is of engines, environments or a trainer alone, whose batches "
+        "another file says",
+        "the TOML of its `sft` or `rl`");
+  }
   if (!is_torchtitan_toml(read.settings)) {
     return job.unknown({file.name, 0},
                        "this TOML has none of the tables of torchtitan's job files ([model], "

@@ -230,13 +230,26 @@ class TomlReader {
     const std::string_view close = list ? "]]" : "]";
     if (!begins(close)) fail(fmt::format("'{}' is missing behind a table's name", close));
     at_ += close.size();
-    table_ = joined("", name.parts);
+    table_ = placed(name.parts);
     if (list) {
       table_ += fmt::format(".{}", lists_[table_]++);
     } else {
       refuse_twice(table_, begin, "table");
     }
     add(table_, Json::object(), name, {begin, at_}, {});
+  }
+
+  // Below a table of a list its last one is meant: "[source.env]" behind "[[source]]".
+  [[nodiscard]] std::string placed(const std::vector<std::string>& parts) const {
+    std::string path;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      path = joined(path, {parts[i]});
+      const auto found = lists_.find(path);
+      if (found != lists_.end() && i + 1 < parts.size()) {
+        path += fmt::format(".{}", found->second - 1);
+      }
+    }
+    return path;
   }
 
   void pair(const std::string& table, int depth) {

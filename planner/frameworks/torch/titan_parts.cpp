@@ -81,6 +81,30 @@ void check_fields_of_parts(const std::string& file, const PythonText& text, Find
   }
 }
 
+// "CheckpointManager.Confiig(...)": a class of torchtitan's, and no Config of it.
+void check_names_of_parts(const std::string& file, const PythonText& text, Findings& out) {
+  constexpr std::string_view kConfig = "Config";
+  for (const PythonCall& call : text.calls) {
+    const std::size_t dot = call.callee.rfind('.');
+    if (dot == std::string::npos) continue;
+    const std::string last = call.callee.substr(dot + 1), owners = call.callee.substr(0, dot);
+    const std::string part = owners.substr(owners.rfind('.') + 1);  // npos + 1: all of it
+    const bool slip = edit_distance(last, kConfig) <= 1 || lower_case(last) == lower_case(kConfig);
+    const bool own = file.find(fmt::format("class {}", part)) != std::string::npos;
+    if (last == kConfig || !slip || own || titan_names_under(part + ".Config.").empty()) continue;
+    Correction fix;
+    if (call.name_span.end - call.name_span.begin == call.callee.size()) {
+      fix = Correction{{call.place.file, call.name_span.end - last.size(), call.name_span.end,
+                        std::string(kConfig)}};
+      fix.renames = true;
+    }
+    out.push_back({error, "unknown_option", call.place,
+                   fmt::format("{} has no {}, and Python stops", part, shown(last)),
+                   fmt::format("did you mean {}.Config?", part), std::string(kPartSource),
+                   std::move(fix)});
+  }
+}
+
 // What other names of a configuration take: words, keywords, and what makes one.
 void check_words_of_titan(const PythonText& text, Findings& out) {
   const auto refuse = [&](const PythonArgument& a, std::string_view rule, std::string message,
@@ -143,6 +167,7 @@ std::string nearest_text(const std::string& name, const std::vector<std::string>
 }
 
 void check_titan_parts(const std::string& file, const PythonText& text, Findings& out) {
+  check_names_of_parts(file, text, out);
   check_fields_of_parts(file, text, out);
   check_words_of_titan(text, out);
 }

@@ -70,7 +70,12 @@ TEST_SUITE("Megatron-Bridge's programs") {
         "cfg.model.context_parallel_size = 1\ncfg.ddp.use_distributed_optimizer = False\n"
         "cfg.ddp.overlap_param_gather = False\ncfg.train.global_batch_size = 64\n");
     CHECK(set.plan.cp == 1);
-    CHECK(set.plan.zero == 0);
+    // The recipe's optimizer switches it on for both (training/config.py:2101).
+    CHECK(set.plan.zero == 1);
+    CHECK(ask_set("cfg.ddp.use_distributed_optimizer = False\n"
+                  "cfg.ddp.overlap_param_gather = False\n"
+                  "cfg.optimizer.use_distributed_optimizer = False\n")
+              .plan.zero == 0);
     CHECK_FALSE(set.plan.overlap.has(OverlapKind::param));
     CHECK(set.plan.overlap.has(OverlapKind::grad));
     CHECK(set.plan.global_batch_size == 64);
@@ -179,6 +184,7 @@ TEST_SUITE("Megatron-Bridge's programs") {
     const Checked plain = ask_set(
         "from megatron.core.distributed import DistributedDataParallelConfig\n"
         "cfg.ddp = DistributedDataParallelConfig()\n"
+        "cfg.optimizer.use_distributed_optimizer = False\n"
         "cfg.optimizer.use_precision_aware_optimizer = True\n"
         "cfg.optimizer.exp_avg_dtype = torch.bfloat16\n");
     CHECK(plain.has(Severity::error));

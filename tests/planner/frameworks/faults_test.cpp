@@ -249,6 +249,23 @@ TEST_SUITE("a trainer beside ds_config.json") {
     CHECK_MESSAGE(!has_error(checked), findings_text(checked));
   }
 
+  TEST_CASE("a block without enabled leaves its format off, whatever the Trainer says") {
+    const auto with = [](const std::string& block, const std::string& more) {
+      return ask({{"ds_config.json", with_words(config_with(""), "{\"enabled\": true}", block)},
+                  {"train.sh", kLaunch + more}});
+    };
+    const Checked empty = with("{}", "--bf16 true\n");
+    const Finding* const found = find(empty, "format_left_off");
+    REQUIRE_MESSAGE(found != nullptr, findings_text(empty));
+    CHECK(found->place.file == "ds_config.json");
+    REQUIRE(found->fix.size() == 1);
+    CHECK(found->fix[0].text == "{\"enabled\": \"auto\"}");
+    CHECK(find(with("{\"immediate_grad_update\": true}", "--bf16 true\n"), "format_left_off") !=
+          nullptr);
+    CHECK(find(with("{\"enabled\": \"auto\"}", "--bf16 true\n"), "format_left_off") == nullptr);
+    CHECK(find(with("{}", "\n"), "format_left_off") == nullptr);
+  }
+
   TEST_CASE("what differs is an error, defaults included") {
     const std::string bf16 = "--bf16 true\n";
     const auto mismatch = [&](const std::string& config, const std::string& more) {

@@ -39,13 +39,6 @@ std::string fixed(const std::string& name, const std::string& text) {
 
 TEST_SUITE("files of other programs") {
   TEST_CASE("that have names of Megatron's are not its arguments") {
-    // NVIDIA-NeMo/Megatron-Bridge 067f987d, tutorials/recipes/llama/conf/llama32_1b_finetune.yaml
-    CHECK(unread("llama.yaml",
-                 "dataset:\n  seq_length: 4096\ntrain:\n  train_iters: 100\n"
-                 "  global_batch_size: 128\n  micro_batch_size: 2\noptimizer:\n  lr: 0.0001\n"
-                 "checkpoint:\n  save: ./x\n  pretrained_checkpoint: ./y\nmodel:\n"
-                 "  tensor_model_parallel_size: 1\n  pipeline_model_parallel_size: 1\n")
-              .find("Megatron-Bridge") != std::string::npos);
     // FlagOpen/FlagScale, examples/aquila/conf/train/7b.yaml
     CHECK(unread("7b.yaml",
                  "system:\n  tensor_model_parallel_size: 1\n  precision:\n    bf16: true\n"
@@ -72,6 +65,13 @@ TEST_SUITE("files of other programs") {
                "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  trainer.num_nodes: 1\n"
                "  trainer.strategy.tensor_model_parallel_size: 2\n  model.config.num_layers: 12\n")
             .find("NeMo") != std::string::npos);
+    // InternLM/xtuner b934f4620, examples/v1/config/sft_qwen3p5.py
+    CHECK(unread("sft.py",
+                 "from xtuner.v1.config import FSDPConfig\n"
+                 "from xtuner.v1.train import TrainerConfig\n"
+                 "fsdp_cfg = FSDPConfig(recompute_ratio=1.0, ep_size=1)\n"
+                 "trainer = TrainerConfig(fsdp_cfg=fsdp_cfg, global_batch_size=16)\n")
+              .find("xtuner") != std::string::npos);
     // A card, and whatever is in sections of its own.
     CHECK(!unread("card.yaml",
                   "title: t\nsummary: s\nevidence:\n  tensor_model_parallel_size: 2\n"

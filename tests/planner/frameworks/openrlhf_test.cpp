@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,38 @@ std::string rule_of(const std::string& script, std::int64_t gpus = 8) {
 }  // namespace
 
 TEST_SUITE("OpenRLHF's commands") {
+  TEST_CASE("say what stands on the GPUs that train and is not counted") {
+    const auto with = [](const std::string& words) { return ask(kPpo + words + "\n"); };
+    const auto said = [](const Checked& checked, const std::string& part) {
+      return std::any_of(checked.assumed.begin(), checked.assumed.end(),
+                         [&](const auto& a) { return a.find(part) != std::string::npos; });
+    };
+    // Its reference beside it: 8.03B parameters in 16 bits, sharded by ZeRO-3 over 4 GPUs.
+    const Checked reference = with("");
+    const Finding* const beside = find(reference, "reference_model");
+    REQUIRE_MESSAGE(beside != nullptr, findings_text(reference));
+    CHECK(beside->severity == Severity::note);
+    CHECK(beside->message.find("3.74 GiB") != std::string::npos);
+    CHECK(said(reference, "on these GPUs stand also the reference"));
+    CHECK(find(with("--ref.offload"), "reference_model") == nullptr);
+    CHECK(find(with("--algo.kl.init_coef 0"), "reference_model") == nullptr);
+    CHECK(find(reference, "vllm_share") == nullptr);
+    // All on the same: engines that keep their memory, and a critic.
+    const std::string all = "--train.colocate_all --critic.model_name_or_path x ";
+    const Checked awake = with(all);
+    REQUIRE_MESSAGE(find(awake, "vllm_share") != nullptr, findings_text(awake));
+    CHECK(find(awake, "vllm_share")->severity == Severity::warning);
+    CHECK(find(awake, "critic_model") != nullptr);
+    CHECK(said(awake, "the reference, vLLM's engines, the critic"));
+    const Checked asleep = with(all + "--vllm.enable_sleep --vllm.gpu_memory_utilization 0.6");
+    CHECK(find(asleep, "vllm_share")->severity == Severity::note);
+    CHECK(find(with("--train.colocate_all --train.async_enable"), "vllm_share") == nullptr);
+    // DPO's, whole on each GPU below ZeRO-3.
+    const Checked dpo = ask(kOlder);
+    REQUIRE_MESSAGE(find(dpo, "reference_model") != nullptr, findings_text(dpo));
+    CHECK(find(dpo, "reference_model")->message.find("15.0 GiB") != std::string::npos);
+  }
+
   TEST_CASE("of fine-tuning are a job of DeepSpeed's") {
     const Checked checked = ask(kSft + "  --ds.lora.rank 16 --ds.lora.alpha 32\n");
     CHECK_FALSE_MESSAGE(checked.has(Severity::error), findings_text(checked));

@@ -110,6 +110,25 @@ TEST_SUITE("torchtitan's functions") {
     CHECK_FALSE(open.undecided.empty());
   }
 
+  TEST_CASE("a slip of Config is found, and corrected where it stands") {
+    const std::string program =
+        with_words(std::string(kTwo), "max_context_length = 4096\n",
+                   "max_context_length = 4096\n"
+                   "    config.checkpoint = CheckpointManager.Confiig(interval=500)\n");
+    const Checked checked = started(program, "small");
+    const Finding* const found = find(checked, "unknown_option");
+    REQUIRE_MESSAGE(found != nullptr, findings_text(checked));
+    CHECK(found->message.find("CheckpointManager has no ") != std::string::npos);
+    REQUIRE(found->fix.size() == 1);
+    CHECK(program.substr(found->fix[0].begin, found->fix[0].end - found->fix[0].begin) ==
+          "Confiig");
+    for (const std::string name : {"CheckpointManager.Config", "Mine.Confiig", "config.copy"}) {
+      CAPTURE(name);
+      CHECK(find(started(with_words(program, "CheckpointManager.Confiig", name), "small"),
+                 "unknown_option") == nullptr);
+    }
+  }
+
   TEST_CASE("recomputation that is assigned counts") {
     std::string program(kTwo);
     program = with_words(program, "max_context_length = 4096\n",
