@@ -69,6 +69,10 @@ OfRun nvlinks(std::string_view value) {
   };
 }
 
+OfRun fused_adam(std::string_view) {
+  return [](RunInputs& in, const Found&) { in.fused_adam = true; };
+}
+
 OfRun every_2nd_layer(std::string_view) {
   return [](RunInputs& in, const Found&) {
     const std::int64_t stages = std::int64_t{in.plan.pp} * in.plan.vpp;
@@ -156,6 +160,7 @@ constexpr auto kOfRun = std::to_array<Named<OfRun>>({
     {"fabric", Value::needed, fabric},
     {"nvlinks", Value::needed, nvlinks},
     {"every_2nd_layer", Value::none, every_2nd_layer},
+    {"fused_adam", Value::none, fused_adam},
     {"graphs", Value::none, graphs},
     {"megatron_layout", Value::none, megatron_layout},
     {"fill_from_front", Value::none, fill_from_front},

@@ -22,6 +22,7 @@ namespace qplan {
 //   mtp_passes=2           times that the model applies the one it has, if it has one
 //   dense_layers           as many leading layers without experts as the number that follows says
 //   every_2nd_layer        recomputes whole layers, every second
+//   fused_adam             torch's AdamW(fused=True), whatever the month's Trainer takes
 //   graphs                 CUDA graphs of the modules that the text names
 //   megatron_layout        the --pipeline-model-parallel-layout that follows
 //   fill_from_front        pipelines are filled from the front

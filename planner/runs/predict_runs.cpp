@@ -19,7 +19,7 @@ struct Asked {
   ModelSpec model;
   RecipeKind kind = RecipeKind::megatron;
   int month = 0;
-  bool torch_layers = false, single_experts = false;
+  bool torch_layers = false, single_experts = false, fused_adam = false;
   Recipe recipe;
   std::string hardware_name;
   int gpus_per_node = 0;
@@ -33,8 +33,8 @@ Asked& asked_for(const RunInputs& in, std::deque<Asked>& known, const MachineOfN
   for (Asked& asked : known) {
     if (asked.kind == in.recipe && asked.month == in.month && asked.hardware_name == in.hardware &&
         asked.gpus_per_node == in.gpus_per_node && asked.network == in.network &&
-        asked.torch_layers == in.torch_layers && asked.single_experts == in.single_experts &&
-        asked.model == in.model) {
+        asked.torch_layers == in.torch_layers && asked.fused_adam == in.fused_adam &&
+        asked.single_experts == in.single_experts && asked.model == in.model) {
       return asked;
     }
   }
@@ -44,8 +44,10 @@ Asked& asked_for(const RunInputs& in, std::deque<Asked>& known, const MachineOfN
   asked.month = in.month;
   asked.torch_layers = in.torch_layers;
   asked.single_experts = in.single_experts;
+  asked.fused_adam = in.fused_adam;
   asked.recipe = recipe_of_month(in.recipe, in.month);
   asked.recipe.memory.expert_workspaces = !in.single_experts;
+  if (in.fused_adam) asked.recipe.kernels.fused_adam = true;
   // Each expert is then a module as a dense MLP is (SequentialMLP in Megatron-LM d98e8a64,
   // core/transformer/moe/experts.py).
   if (in.single_experts) asked.recipe.host.expert.product = asked.recipe.host.launch;

@@ -52,6 +52,7 @@ struct RunInputs {
   // Of Megatron's layers: by torch alone (--transformer-impl local); experts one by one, without
   // --moe-grouped-gemm.
   bool torch_layers = false, single_experts = false;
+  bool fused_adam = false;        // torch's, of a month whose Trainer has another unasked
   bool fills_from_front = false;  // pipelines: see layout_of_run() in run_inputs.cpp
   bool known_trainer = true;      // trainers.tsv; of others intervals are wider
   MemoryOf memory_of = MemoryOf::fullest_stage;
