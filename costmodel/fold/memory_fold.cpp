@@ -406,11 +406,14 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v, 
       estimate.worst = static_cast<int>(r);
     }
   }
-  // Offloaded optimizer: fp32 master, m, v and a gradient copy, 16 bytes a parameter
-  // (docs/reference/frameworks.md 2.2); offloaded parameters 2 more. With NVMe only staging buffers
-  // stay in memory (a tenth, assumed). Activations are beside them; a node's ranks are taken to be
-  // of the stage that has most.
-  const double bytes = 16 * plan.offload.optimizer + (plan.offload.params ? 2 : 0);
+  // Offloaded optimizer: master, m, v and a gradient copy, 16 bytes a parameter in fp32
+  // (docs/reference/frameworks.md 2.2); offloaded parameters 2 more where they are a copy. With
+  // NVMe only staging buffers stay in memory (a tenth, assumed). Activations are beside them; a
+  // node's ranks are taken to be of the stage that has most.
+  const HostAdam step = host_step(recipe_, base, 1);
+  const bool copies = plan.offload.params && step.working != step.main_params;
+  const double bytes = plan.offload.optimizer * (state_bytes(step).value() + size_of(step.grad)) +
+                       (copies ? size_of(step.working) : 0);
   const double staged = plan.offload.nvme ? 0.1 : 1.0;
   const auto ranks_per_node =
       static_cast<double>(std::min<std::int64_t>(plan.world(), hardware_.link.gpus_per_node));

@@ -197,19 +197,23 @@ Price host_copy_price(const HostCopy& work, const HardwareProfile& hardware) {
 
 // All GPUs of a node step their shards at the same time, and each has its share of the node's
 // cores, drives and memory: a job that has some of a node's GPUs does not get the others' share.
-// That is how the cores' rate was measured (docs/evidence/archive/issue6-four-h200.md).
+// That is how the cores' rate was measured (docs/evidence/archive/issue6-four-h200.md). A step is
+// held up by the host's memory (a loop over vectors does some 15 operations a parameter), so that a
+// profile's rate, of HostAdam's own formats as our kernel has them, is one of bytes.
 Price host_adam_price(const HostAdam& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
-  const double params_of_node = as_double(work.params) * hardware.link.gpus_per_node;
-  Seconds time(params_of_node / hardware.host.adam_params_per_s);
+  const double ranks = hardware.link.gpus_per_node;
+  const BytesPerSecond memory(hardware.host.adam_params_per_s *
+                              memory_traffic(HostAdam{.params = 1}).value());
+  Seconds time = memory_traffic(work) * ranks / memory;
   if (work.nvme) {
     QPLAN_CHECK(hardware.host.nvme_read.value() > 0 && hardware.host.nvme_write.value() > 0,
                 "a plan with NVMe offload needs nvme_read and nvme_write");
-    // ZeRO-Infinity moves 12 B in (p, m, v) and 12-14 B out (and the bf16 copy) a parameter,
-    // pipelined with the cores' work.
-    const Seconds streamed = Bytes(12 * params_of_node) / hardware.host.nvme_read +
-                             Bytes(14 * params_of_node) / hardware.host.nvme_write;
-    time = std::max(time, streamed);
+    // ZeRO-Infinity moves main weights and moments in (12 bytes a parameter in fp32) and these and
+    // the working copy out, pipelined with the cores' work.
+    const Bytes in = state_bytes(work) * ranks;
+    const Bytes copy(as_double(work.params) * size_of(work.working) * ranks);
+    time = std::max(time, in / hardware.host.nvme_read + (in + copy) / hardware.host.nvme_write);
   }
   return {hardware.host.copy_start + time, PriceSource::formula, hardware.errors.host};
 }

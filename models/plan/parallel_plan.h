@@ -53,6 +53,7 @@ enum class CudaGraphScope : std::uint8_t { full, layer, router, mamba };
 enum class LossKind : std::uint8_t {
   by_framework,  // the one that the framework runs unasked
   eager,         // torch's operations on fp32 logits (Hugging Face, torchtitan without compile)
+  narrow,        // ... on 16-bit logits as they are (LitGPT)
   unfused,       // Megatron's vocab_parallel_cross_entropy, nanotron's
   fused,         // one kernel each way over 16-bit logits (FlashAttention's, qplan's own)
   native,        // Megatron's --cross-entropy-fusion-impl native
@@ -320,6 +321,7 @@ struct Words<LossKind> {
   static constexpr auto table =
       std::to_array<std::pair<LossKind, std::string_view>>({{LossKind::by_framework, "default"},
                                                             {LossKind::eager, "eager"},
+                                                            {LossKind::narrow, "narrow"},
                                                             {LossKind::unfused, "unfused"},
                                                             {LossKind::fused, "fused"},
                                                             {LossKind::native, "native"},

@@ -71,5 +71,7 @@ inline constexpr RecipeSet kTorch = kDTensors | set_of(RecipeKind::fsdp1);
 inline constexpr RecipeSet kHuggingFace =
     set_of(RecipeKind::deepspeed, RecipeKind::ddp, RecipeKind::fsdp1, RecipeKind::fsdp2);
 inline constexpr RecipeSet kFsdpOfModules = kTorch & kHuggingFace;
+// Of activations only what recomputation begins with may lie on the host.
+inline constexpr RecipeSet kOffloadsCheckpoints = kDeepSpeed | kHuggingFace | kTorch;
 
 }  // namespace qplan

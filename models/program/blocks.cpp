@@ -162,6 +162,34 @@ void offload_activations(Block& block) {
   block.backward.insert(block.backward.begin(), back.begin(), back.end());
 }
 
+// Moves a recomputed layer's input to the host when forward is done with it, and back before the
+// layer runs once more. Both copies hold the layer up: transformers' are torch's save_on_cpu on the
+// stream that computes (5.17, modeling_utils.py), DeepSpeed's cpu_checkpointing copies a tensor at
+// a time (copy_to_device in runtime/activation_checkpointing/checkpointing.py, edaa7221).
+void offload_checkpoint(Block& block, SlotId input) {
+  const auto back = static_cast<SlotId>(block.slots.size());
+  Slot copy = block.slots[static_cast<std::size_t>(input)];
+  const Bytes bytes = copy.bytes();
+  copy.name = "x from host";
+  copy.storage = Storage::local;
+  block.slots.push_back(copy);
+  for (Op& op : block.backward) {
+    std::replace(op.reads.ids.begin(), op.reads.ids.begin() + op.reads.count, input, back);
+  }
+  for (SlotId& id : block.until_backward_ends) {
+    if (id == input) id = back;
+  }
+  Op leaves{.work = HostCopy{bytes, true}, .stream = Stream::d2h, .after = only(Stream::compute)};
+  leaves.reads.add(input);
+  block.forward.push_back(leaves);
+  block.forward.push_back({.work = Join{}, .stream = Stream::compute, .after = only(Stream::d2h)});
+  Op comes{.work = HostCopy{bytes, false}, .stream = Stream::h2d, .after = only(Stream::compute)};
+  comes.writes.add(back);
+  block.backward.insert(
+      block.backward.begin(),
+      {comes, {.work = Join{}, .stream = Stream::compute, .after = only(Stream::h2d)}});
+}
+
 // What a layer is made of, by its kind.
 class LayerParts {
  public:
@@ -267,12 +295,16 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   Block block = b.take();
   if (!goes_back) return block;
   recompute(block, r, s, {{c.weights, c.weights_backward}, {c.adapters, c.adapters_backward}});
-  if (s.activations_offload) offload_activations(block);
-  const bool sharded = gathers_parameters(r, s.zero) && s.dense_shard > 1 && !s.activations_offload;
+  const bool checkpoints = kOffloadsCheckpoints.has(r.kind);
+  if (s.activations_offload && !checkpoints) offload_activations(block);
+  const bool sharded = gathers_parameters(r, s.zero) && s.dense_shard > 1;
   const bool inputs_stay =
       r.keeps.frozen_inputs_stay || (s.use_reentrant && r.kind == RecipeKind::fsdp1);
   if (inputs_stay && s.frozen && sharded && s.recompute == RecomputeKind::full) {
     block.until_backward_ends = {x, arriving};
+  }
+  if (s.activations_offload && checkpoints && s.recompute == RecomputeKind::full) {
+    offload_checkpoint(block, x);
   }
   return block;
 }

@@ -43,6 +43,9 @@ ParameterRole pack_begin(const std::vector<PackedParameter>& table, ParameterRol
 // Of so many elements with an optimizer's states, those whose states and step are the host's.
 std::int64_t offloaded_elements(const BlockShape& shape, std::int64_t elements);
 
+// The step of so many of them, in the formats that the recipe has there.
+HostAdam host_step(const Recipe& recipe, const BlockShape& shape, std::int64_t elements);
+
 // Copies that an expert takes of the `copies` that one rank sends (Megatron's get_capacity()).
 std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double factor);
 

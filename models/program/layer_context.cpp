@@ -33,8 +33,6 @@ LayerContext::LayerContext(const ModelSpec& m, const Recipe& r, const BlockShape
   b.parameters(packed_parameters(m, s));
 }
 
-namespace {
-
 DType activation_dtype_of(const BlockShape& shape) {
   switch (shape.precision) {
     case Precision::fp16:
@@ -49,8 +47,6 @@ DType activation_dtype_of(const BlockShape& shape) {
   }
   return DType::bf16;
 }
-
-}  // namespace
 
 DType hidden_dtype_of(const ModelSpec& model, const BlockShape& shape) {
   const bool wide =

@@ -32,6 +32,8 @@ constexpr bool lies_by_bitsandbytes(FrozenFormat format) {
 // Format of hidden states between layers, and between stages: that of activations, or fp32 where
 // norms beside bitsandbytes' layers are (ParallelPlan::fp32_norms).
 DType hidden_dtype_of(const ModelSpec& model, const BlockShape& shape);
+// Of activations in its precision; what products take may be narrower.
+DType activation_dtype_of(const BlockShape& shape);
 
 struct LayerContext {
   const ModelSpec& model;

@@ -18,6 +18,8 @@ LossTraits traits_of(LossKind loss, const Recipe& recipe) {
                 .split_gradient_bytes = 2};
       }
       return {.fused = false, .kept_bytes = 8, .gradient_bytes = 4, .split_gradient_bytes = 2};
+    case LossKind::narrow:
+      return {.fused = false, .kept_bytes = 2, .gradient_bytes = 4};
     case LossKind::unfused:
       return {.fused = false, .keeps_logits = false, .kept_bytes = 4};
     case LossKind::native:

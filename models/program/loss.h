@@ -6,6 +6,10 @@
 //   eager     torch's F.cross_entropy of logits.float(): fp32 logits and their log-softmax stay;
 //             the gradient comes in fp32 (torch's log_softmax and nll_loss). transformers 5 lets
 //             the logits go: the log-softmax stays, and backward has two more fp32 arrays.
+//   narrow    the same of 16-bit logits, as Lightning's LitGPT has it (litgpt/utils.py,
+//             chunked_cross_entropy; lightning-thunder 1e22aacb,
+//             thunder/benchmarks/benchmark_litgpt.py:826): the loop holds the logits, and the
+//             log-softmax and both of backward's arrays have their format.
 //   unfused   core/tensor_parallel/cross_entropy.py: an fp32 copy becomes probabilities in place,
 //             then their gradient, which autograd casts; nobody holds the logits once forward is
 //             through.

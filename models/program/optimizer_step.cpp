@@ -35,6 +35,34 @@ bool is_up_of(const Parameter& gate, const Parameter& up) {
 
 }  // namespace
 
+HostAdam host_step(const Recipe& r, const BlockShape& s, std::int64_t elements) {
+  HostAdam step{.params = elements,
+                .nvme = s.nvme,
+                .grad = s.main_params_dtype,
+                .main_params = s.main_params_dtype,
+                .moments = s.moment_dtype,
+                .working = activation_dtype_of(s),
+                .fused = r.kernels.fused_adam};
+  if (kMegatronCore.has(r.kind)) {
+    // HybridDeviceOptimizer (Megatron-LM d98e8a64, megatron/core/optimizer/cpu_offloading/
+    // hybrid_optimizer.py) keeps fp32 weights, torch's moments and gradients like them, and copies
+    // to and from the GPU convert there. Gradients are clipped before.
+    step.grad = step.main_params = step.moments = step.working = DType::fp32;
+  } else if (kDeepSpeed.has(r.kind)) {
+    // DeepSpeed's step multiplies the gradients (unscale_and_clip_grads in zero/stage3.py), steps,
+    // and casts what it has updated (_reassign_or_swap_out_partitioned_parameters).
+    step.casts_apart = true;
+    step.clipping = 2;
+  } else if (r.kind == RecipeKind::qplan) {
+    step.grad = s.grad_dtype;
+  } else {
+    // torch's FSDP steps the shards themselves; their norm and their clipping are the host's, too.
+    step.working = step.main_params;
+    step.clipping = 3;
+  }
+  return step;
+}
+
 // As many bytes as the update's ops say that they keep.
 void StateBuilder::declare_optimizer() {
   const std::int64_t on_device = shard_.total() - offloaded_elements(c_.shape, shard_.total());
@@ -52,12 +80,18 @@ void StateBuilder::optimizer_step() {
   const std::int64_t on_device = shard_.total() - on_host;
   if (on_host > 0) {
     const auto n = static_cast<double>(on_host);
-    b.aside(Stream::d2h, HostCopy{Bytes(n * size_of(kept_dtype())), true}, {gradients_}, {});
-    Op& step = b.aside(Stream::host, HostAdam{on_host, s.nvme}, {}, {});
+    const HostAdam work = host_step(c_.recipe, s, on_host);
+    const bool as_kept = !kMegatronCore.has(c_.recipe.kind);
+    const DType grad = as_kept ? kept_dtype() : work.grad;
+    b.aside(Stream::d2h, HostCopy{Bytes(n * size_of(grad)), true}, {gradients_}, {});
+    Op& step = b.aside(Stream::host, work, {}, {});
     step.after = only(Stream::d2h);
-    Op& back = b.aside(Stream::h2d, HostCopy{Bytes(n * size_of(c_.activation_dtype())), false}, {},
-                       {weights_});
-    back.after = only(Stream::host);
+    // Parameters that live on the host stay there until they are gathered.
+    if (!s.params_offload) {
+      Op& back =
+          b.aside(Stream::h2d, HostCopy{Bytes(n * size_of(work.working)), false}, {}, {weights_});
+      back.after = only(Stream::host);
+    }
   }
   if (on_device > 0) {
     if (!c_.recipe.states.clips_in_update) {
@@ -73,7 +107,7 @@ void StateBuilder::optimizer_step() {
     }
   }
   if (on_host > 0) {
-    b.wait_for(Stream::h2d);
+    b.wait_for(s.params_offload ? Stream::host : Stream::h2d);
     b.flush();
   }
   const bool later = s.overlap.has(OverlapKind::param);

@@ -39,6 +39,24 @@ Bytes memory_traffic(const Muon& w) {
                as_double(w.rows) * as_double(w.cols) * w.matrices * whole);
 }
 
+// A fused step (torch's _fused_adamw_, DeepSpeed's CPUAdam in csrc/adam/cpu_adam_impl.cpp, our own)
+// reads the gradient and reads and writes weight and moments. torch's loop over tensors, which is
+// its default on a CPU (_single_tensor_adamw in torch/optim/adam.py), takes eight operations: decay
+// (the weight in and out), lerp (a moment in and out, the gradient), mul and addcmul (2 and 2, the
+// gradient), a root, its quotient and its sum with epsilon (2 each) and addcdiv (the weight in and
+// out, 2 of moments' size).
+Bytes memory_traffic(const HostAdam& w) {
+  const double main = size_of(w.main_params), moment = size_of(w.moments), grad = size_of(w.grad);
+  const double step = w.fused ? grad + 2 * main + 4 * moment : 2 * grad + 4 * main + 14 * moment;
+  const double copy =
+      w.working == w.main_params ? 0 : size_of(w.working) + (w.casts_apart ? main : 0);
+  return Bytes(as_double(w.params) * (step + copy + w.clipping * grad));
+}
+
+Bytes state_bytes(const HostAdam& w) {
+  return Bytes(as_double(w.params) * (size_of(w.main_params) + 2 * size_of(w.moments)));
+}
+
 Bytes state_bytes(const Update& w) {
   const double params = as_double(w.params), moments = params * size_of(w.moments);
   switch (w.optimizer) {

@@ -220,6 +220,7 @@ constexpr Recipe ddp() {
   r.host.step_overhead = Seconds(0.01);
   r.defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16, .zero = 0};
   r.can.optimizers = kElementwise | set_of(OptimizerKind::adafactor, OptimizerKind::muon);
+  r.can.losses.add(LossKind::narrow).add(LossKind::compiled);
   r.can.zero = {0, 0};
   r.can.offload = StateOffload::none;
   r.can.sequence_split = SequenceSplit::none;
@@ -258,7 +259,9 @@ constexpr Recipe kFsdp2{
     .defaults = {.overlap = overlaps(false, true, true), .zero = 3},
     .can = {.precisions = set_of(Precision::bf16, Precision::fp16, Precision::fp8),
             .optimizers = kElementwise,
-            .losses = set_of(LossKind::eager, LossKind::fused, LossKind::liger),
+            // narrow, compiled: of programs whose models hand on 16-bit logits.
+            .losses = set_of(LossKind::eager, LossKind::narrow, LossKind::fused, LossKind::compiled,
+                             LossKind::liger),
             .pipeline = false,
             .zero = {2, 3},
             .offload = StateOffload::whole,
@@ -313,7 +316,7 @@ constexpr Recipe fsdp2_compile() {
   r.can.optimizers = set_of(OptimizerKind::adam);
   // eager: layers are compiled and the loss is not (torchtitan's compile.components, and programs
   // that compile layers of Hugging Face's models).
-  r.can.losses = set_of(LossKind::chunked, LossKind::compiled, LossKind::eager);
+  r.can.losses = set_of(LossKind::chunked, LossKind::compiled, LossKind::eager, LossKind::narrow);
   r.can.pipeline = true;
   r.can.takes_layout = true;                        // module_fqns_per_model_part
   r.can.sequence_split = SequenceSplit::unasked;    // enable_sequence_parallel is true by default

@@ -52,7 +52,7 @@ class LogitsPart {
     b.compute(product(c_.tokens, v, c_.hidden), {whole, c_.table_weights()}, {logits_}).parameter =
         table_;
     if (loss_.kept_bytes > 0) {
-      copy_ = b.slot("fp32 copies of logits", DType::boolean, c_.tokens,
+      copy_ = b.slot("copies of logits", DType::boolean, c_.tokens,
                      static_cast<std::int64_t>(loss_.kept_bytes) * v);
     }
     loss(c_.tokens, v);
@@ -185,6 +185,14 @@ class LogitsPart {
       return dlogits;
     }
     const SlotId logits = loss_.keeps_logits ? logits_ : kNoSlot;
+    if (kind_ == LossKind::narrow) {
+      // Zeros but at the targets; their sum; what they become beside the log-softmax
+      // (cunn_SoftMaxBackward).
+      c_.rowwise(RowwiseKind::zero_fill, rows, v, {}, {dlogits});
+      c_.rowwise(RowwiseKind::sum_of_squares, rows, v, {dlogits}, {dlogits});
+      c_.rowwise(RowwiseKind::add, rows, v, {logits, copy_, dlogits}, {dlogits}).ahead = ahead_;
+      return dlogits;
+    }
     c_.rowwise(RowwiseKind::cross_entropy_backward, rows, v, {logits, copy_, log_sum_}, {dlogits})
         .ahead = ahead_;
     return dlogits;
@@ -218,7 +226,15 @@ class LogitsPart {
       in_fp32(RowwiseKind::scale, rows, v, copy_, {copy_, loss}).ahead = ahead_;
       return;
     }
-    c_.rowwise(RowwiseKind::cross_entropy, rows, v, {logits_}, {loss, copy_}).ahead = ahead_;
+    if (kind_ == LossKind::narrow) {
+      // torch's log_softmax reads a row for its maximum, for the sum of exponentials and for the
+      // result (cunn_SoftMaxForward, aten/src/ATen/native/cuda/SoftMax.cu).
+      c_.rowwise(RowwiseKind::sum_of_squares, rows, v, {logits_}, {loss});
+      c_.rowwise(RowwiseKind::sum_of_squares, rows, v, {logits_}, {loss});
+      c_.rowwise(RowwiseKind::scale, rows, v, {logits_}, {copy_, loss}).ahead = ahead_;
+    } else {
+      c_.rowwise(RowwiseKind::cross_entropy, rows, v, {logits_}, {loss, copy_}).ahead = ahead_;
+    }
     if (kind_ == LossKind::te)
       return reduce(CollectiveKind::all_gather, 3 * rows * c_.shape.tp, loss);
     for (int i = 0; i < 3; ++i) reduce(CollectiveKind::all_reduce, rows, loss);

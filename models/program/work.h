@@ -256,6 +256,11 @@ struct HostCopy {
 struct HostAdam {
   std::int64_t params = 0;
   bool nvme = false;
+  DType grad = DType::fp32, main_params = DType::fp32, moments = DType::fp32;
+  DType working = DType::bf16;  // of the copy that it writes; as main_params: it writes none
+  bool fused = true;            // one pass, or one for each of torch's operations
+  bool casts_apart = false;     // the working copy is made by a pass of its own
+  int clipping = 0;             // how often gradients are read or written besides, to be clipped
   bool operator==(const HostAdam&) const = default;
 };
 
@@ -297,6 +302,10 @@ Flops model_flops(const Work& work);
 Bytes memory_traffic(const Rowwise& work);
 Bytes memory_traffic(const Update& work);
 Bytes memory_traffic(const Muon& work);  // but for its products
+// Of the host's memory.
+Bytes memory_traffic(const HostAdam& work);
+// What lies on the host between steps: main weights and moments.
+Bytes state_bytes(const HostAdam& work);
 
 // What an optimizer keeps of the elements that it steps, besides a master copy.
 Bytes state_bytes(const Update& work);

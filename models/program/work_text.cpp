@@ -60,7 +60,10 @@ constexpr Overloaded each_field{
         w.tensors);
     },
     [](const HostCopy& w, auto&& f) { f(w.bytes, w.to_host); },
-    [](const HostAdam& w, auto&& f) { f(w.params, w.nvme); },
+    [](const HostAdam& w, auto&& f) {
+      f(w.params, w.nvme, w.grad, w.main_params, w.moments, w.working, w.fused, w.casts_apart,
+        w.clipping);
+    },
     [](const Join&, auto&& f) { f(0); },
     [](const GatedDeltaRule& w, auto&& f) {
       f(w.batch, w.seq_len, w.key_heads, w.value_heads, w.key_dim, w.value_dim, w.chunk, w.pass,

@@ -86,6 +86,23 @@ constexpr Limit kOtherCheckpoints{
           "the checkpoints of these files are not reentrant; leave use_reentrant out");
     }};
 
+// accelerate's yaml and a Trainer's arguments send checkpoints to the host, and no other file of
+// layers from PyTorch that qplan writes.
+constexpr Limit kCheckpointsStay{
+    "checkpoints_of_files",
+    [](const Subject& s) {
+      return kOffloadsCheckpoints.has(s.recipe) && s.plan.offload.activation_layers != 0;
+    },
+    [](const Subject&) {
+      return std::string(
+          "in these files checkpoints stay on the device; leave activations out of offload");
+    }};
+
+bool offloads_checkpoints(Framework framework) {
+  return framework == Framework::deepspeed || framework == Framework::fsdp2 ||
+         framework == Framework::trl;
+}
+
 bool sums_gradients(Framework framework) {
   return framework == Framework::fsdp2 || framework == Framework::trl ||
          framework == Framework::ms_swift || framework == Framework::automodel;
@@ -143,6 +160,7 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
   limits.insert(limits.end(),
                 {only(kOwnAttention), only(kOtherCheckpoints)});  // whoever's the file is
   if (!sums_gradients(framework)) limits.push_back(only(kReducesEach));
+  if (!offloads_checkpoints(framework)) limits.push_back(only(kCheckpointsStay));
   return limits;
 }
 

@@ -191,7 +191,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            to_string(c.p.offload), c.p.zero);
      },
      "DeepSpeed edaa7221, deepspeed/runtime/zero/stage3.py:777"},
-    {"offload_activations_available", kTorch | set_of(megatron_legacy, nanotron, RecipeKind::qplan),
+    {"offload_activations_available", set_of(megatron_legacy, nanotron, RecipeKind::qplan),
      [](const Case& c) { return c.p.offload.activation_layers != 0; },
      [](const Case& c) { return not_in(c, "activation offload", "use recompute"); },
      "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1323; qplan: no other "
@@ -211,16 +211,19 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            c.p.offload.activation_layers, c.m.num_layers);
      },
      "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1885"},
-    {"offload_checkpoints", kDeepSpeed,
+    {"offload_checkpoints", kOffloadsCheckpoints,
      [](const Case& c) {
-       return c.p.offload.activation_layers != 0 && c.p.recompute.kind != RecomputeKind::full;
+       return c.p.offload.activation_layers != 0 &&
+              (c.p.recompute.kind != RecomputeKind::full || c.p.offload.activation_layers > 0);
      },
-     [](const Case&) {
-       return std::string(
-           "DeepSpeed offloads only checkpoints (cpu_checkpointing); use "
-           "recompute full");
+     [](const Case& c) {
+       return fmt::format(
+           "offload {}: here checkpoints alone go to the host, of all layers; use recompute=full "
+           "with offload=activations",
+           to_string(c.p.offload));
      },
-     "DeepSpeed edaa7221, deepspeed/runtime/activation_checkpointing/checkpointing.py:1141"},
+     "transformers 5.17.0, src/transformers/modeling_utils.py:3107; DeepSpeed "
+     "edaa7221, deepspeed/runtime/activation_checkpointing/checkpointing.py:1141"},
 
     // Attention in fp8: of Transformer Engine's backends cuDNN's alone trains with it.
     {"fp8_attention_without_fp8", kMegatronCore,

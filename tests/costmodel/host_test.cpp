@@ -40,6 +40,37 @@ TEST_CASE("activations of the first layers only take less of the host, and less 
   CHECK(job.seconds(some) < job.seconds(all));
 }
 
+TEST_CASE("checkpoints on the host leave the device, and their copies hold the step up") {
+  // huggingface/transformers pull request 48444: layers x sequence x hidden x 2 bytes.
+  const double layers = 32, input = 8192. * 4096 * 2;
+  for (const RecipeKind kind : {RecipeKind::fsdp2, RecipeKind::deepspeed}) {
+    const Job job("llama3-8b", "h100-sxm", kind);
+    const std::string plan = "dp8 zero3 mbs1 gbs8 seq8192 recompute=full";
+    const std::string moved = plan + " offload=activations";
+    // A layer's own is there while it runs.
+    CHECK((job.worst(plan).peak - job.worst(moved).peak).value() ==
+          doctest::Approx((layers - 1) * input).epsilon(0.05));
+    const MemoryEstimate host = job.cost.memory(parse_plan(moved));
+    CHECK(host.host_per_node.value() == doctest::Approx(8 * layers * input).epsilon(0.01));
+    const double copies = layers * input / 55.1e9 + layers * input / 55.4e9;
+    CHECK(job.seconds(moved) - job.seconds(plan) == doctest::Approx(copies).epsilon(0.1));
+  }
+}
+
+TEST_CASE("an optimizer on the host steps its states in the formats that they have") {
+  const Job job("llama3-8b", "h100-sxm", RecipeKind::fsdp2);
+  const std::string wide = "dp8 zero3 mbs1 gbs8 seq2048 offload=optimizer,params";
+  const std::string narrow = wide + " main_params_dtype=bf16 moment_dtype=bf16 grad_dtype=bf16";
+  const auto offloaded = [&](const std::string& line) {
+    return job.cost.evaluate(parse_plan(line)).time.offload.value();
+  };
+  CHECK(offloaded(narrow) < 0.6 * offloaded(wide));
+  const auto on_host = [&](const std::string& line) {
+    return job.cost.memory(parse_plan(line)).host_per_node.value();
+  };
+  CHECK(on_host(narrow) == doctest::Approx(on_host(wide) / 2).epsilon(0.01));
+}
+
 TEST_CASE("offloading the optimizer moves its bytes to the host and slows the step") {
   const Job job("llama3-8b");
   const std::string line = "dp8 zero1 gbs16";

@@ -86,6 +86,9 @@ TEST_CASE("each loss holds and moves its bytes a logit") {
   check_bytes(LossKind::by_framework, recipe_of(RecipeKind::fsdp1), 6, 4, 12, 58);
   check_bytes(LossKind::by_framework, recipe_of_month(RecipeKind::fsdp1, 202501), 10, 10, 14, 58);
   check_bytes(LossKind::by_framework, recipe_of_month(RecipeKind::fsdp1, 202311), 2, 2, 4, 14);
+  // LitGPT's: logits and log-softmax in 16 bits; three reads and a write, zeros, a read, three
+  // words.
+  check_bytes(LossKind::narrow, recipe_of(RecipeKind::fsdp2), 4, 4, 8, 18);
   // Hugging Face's forward has made the logits fp32 before any loss sees them.
   check_bytes(LossKind::fused, recipe_of(RecipeKind::ddp), 6, 4, 8, 14);
 }

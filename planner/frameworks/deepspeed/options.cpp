@@ -273,7 +273,12 @@ constexpr auto kTrainer = std::to_array<Option>({
     // These two, and what a Trainer does where they are not said, settle_trainer_habits reads.
     {"--gradient_checkpointing_kwargs", "",
      [](const Subject& s) {
-       return if_true(s.plan.use_reentrant, std::string("{\"use_reentrant\": true}"));
+       // Of FSDP accelerate's file says where checkpoints lie.
+       const bool host = s.plan.offload.activation_layers != 0 && !kTorch.has(s.recipe);
+       const bool again = s.plan.use_reentrant;
+       return if_true(again || host,
+                      fmt::format("{{{}{}{}}}", again ? R"("use_reentrant": true)" : "",
+                                  again && host ? ", " : "", host ? R"("offload": true)" : ""));
      },
      [](Draft&, const Json&) {}},
     {"--accelerator_config", "",
@@ -319,13 +324,6 @@ constexpr auto kTrainerLimits = std::to_array<Limit>({
        return std::string(
            "qplan writes Hugging Face's modules as they are, with their own loss; leave loss, "
            "module_kernels and fp32_norms out");
-     }},
-    {"activation_offload_of_modules",
-     [](const Subject& s) { return s.plan.offload.activation_layers != 0; },
-     [](const Subject&) {
-       return std::string(
-           "Hugging Face's checkpoints stay on the device; leave activations out of "
-           "offload");
      }},
 });
 

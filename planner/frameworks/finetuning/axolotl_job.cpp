@@ -164,13 +164,10 @@ class Axolotl : JobMaker {
       assume_less(
           fmt::format("every weight is trained: {} leaves some out, which no plan can say", key));
     }
-    for (const std::string_view key : {"quantize_moe_experts", "activation_offloading",
-                                       "layer_offloading", "tiled_mlp", "lora_mlp_kernel"}) {
+    for (const std::string_view key :
+         {"quantize_moe_experts", "layer_offloading", "tiled_mlp", "lora_mlp_kernel"}) {
       if (!is_switched_on(yaml_, key)) continue;
       assume_less(fmt::format("nothing of {}, which is not counted", key));
-    }
-    if (word_of(yaml_, "gradient_checkpointing").starts_with("offload")) {
-      assume_less("activations on the GPU: gradient_checkpointing: offload is not counted");
     }
     if (yaml_.has("plugins")) {
       assume_less("transformers' own modules: what plugins change is not counted");

@@ -125,9 +125,6 @@ class Torchtune : JobMaker {
       assume_less(
           "gradients of all weights at once: optimizer_in_bwd steps and frees them one by one");
     }
-    if (is_switched_on(yaml_, "enable_activation_offloading")) {
-      assume_less("layers' inputs on the GPU: enable_activation_offloading moves them to the host");
-    }
     const std::string loss = part("loss");
     if (contains(loss, "linear") || contains(loss, "chunked")) {
       assume_less("a loss of whole logits: torchtune's works in chunks");

@@ -34,6 +34,11 @@ constexpr auto kAccelerate = std::to_array<Option>({
      [](Draft& d, const Json& v) {
        if (truth_of(v)) d.plan.recompute = {RecomputeKind::full, {}, 0};
      }},
+    {"fsdp_config.fsdp_activation_checkpointing_offload", "offload",
+     [](const Subject& s) { return if_true(s.plan.offload.activation_layers != 0); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.offload.activation_layers = -1;
+     }},
     {"mixed_precision", "precision",
      [](const Subject& s) { return Json(std::string(to_word(s.plan.precision))); },
      [](Draft& d, const Json& v) {

@@ -254,6 +254,15 @@ void check_keys_together(const Scene& scene, const ConfigPart& part, Findings& o
                    "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py",
                    {}});
   }
+  if (is_on(s, "fsdp_config.fsdp_activation_checkpointing_offload") && !is_fsdp2(s)) {
+    out.push_back({error,
+                   "option_needs",
+                   offload->place,
+                   "fsdp_activation_checkpointing_offload needs FSDP2: accelerate stops",
+                   "fsdp_version: 2",
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py",
+                   {}});
+  }
   const Setting* const sync = s.find("fsdp_config.fsdp_sync_module_states");
   if (is_on(s, "fsdp_config.fsdp_cpu_ram_efficient_loading") && sync != nullptr &&
       same_value(sync->value, Json(false))) {

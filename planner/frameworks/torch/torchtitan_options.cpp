@@ -263,7 +263,10 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("torchtitan gathers keys and values (cp_comm=all_gather)");
      }},
-    {"loss_of_torchtitan", [](const Subject& s) { return s.plan.loss == LossKind::eager; },
+    {"loss_of_torchtitan",
+     [](const Subject& s) {
+       return s.plan.loss == LossKind::eager || s.plan.loss == LossKind::narrow;
+     },
      [](const Subject&) {
        return std::string(
            "qplan writes torchtitan's loss compiled with the model; use loss chunked or compiled");

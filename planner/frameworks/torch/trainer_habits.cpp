@@ -92,6 +92,38 @@ class Habits {
     return SaidWithin{reentrant_unasked(), trainer_->place};
   }
 
+  // Whether what recomputation begins with lies on the host between forward and backward: by
+  // transformers from 5.17 on (modeling_utils.py, gradient_checkpointing_enable), by TRL's and
+  // axolotl's trainers, torchtune, and Unsloth's checkpoints in LLaMA-Factory.
+  [[nodiscard]] std::optional<SaidWithin> checkpoints_on_host() const {
+    if (draft_.plan.recompute.kind != RecomputeKind::full) return std::nullopt;
+    if (!by_accelerate()) {
+      for (const ConfigPart& part : files_.parts) {
+        if (part.derived) continue;
+        for (const std::string_view block : kCheckpointBlocks) {
+          if (const auto said = said_within(part.settings, block, "offload")) return said;
+        }
+      }
+      for (const ConfigText& file : files_.texts) {
+        if (auto said = said_behind(file, "checkpointing_kwargs", "offload")) return said;
+      }
+    }
+    for (const ConfigPart& part : files_.parts) {
+      if (part.derived) continue;
+      for (const std::string_view key : {"activation_offloading", "--activation_offloading",
+                                         "enable_activation_offloading", "use_unsloth_gc"}) {
+        if (is_said_on(part.settings, key)) {
+          return SaidWithin{true, part.settings.find(key)->place};
+        }
+      }
+      const Setting* const word = part.settings.find("gradient_checkpointing");  // axolotl's
+      if (word != nullptr && lower_case(text_of(word->value)).starts_with("offload")) {
+        return SaidWithin{true, word->place};
+      }
+    }
+    return std::nullopt;
+  }
+
   // Whether adapters are fp32 beside narrower weights.
   [[nodiscard]] bool has_wide_adapters() const {
     const RecipeSet has_choice = set_of(RecipeKind::ddp, RecipeKind::fsdp1);
@@ -285,6 +317,10 @@ void settle_trainer_habits(const JobFiles& files, Draft& draft,
   if (const auto reentrant = habits.reentrant()) {
     draft.plan.use_reentrant = reentrant->value;
     said.emplace("use_reentrant", reentrant->place);
+  }
+  if (const auto host = habits.checkpoints_on_host(); host && host->value) {
+    draft.plan.offload.activation_layers = -1;
+    said.emplace("offload", host->place);
   }
   if (habits.has_wide_adapters()) draft.plan.lora_dtype = AdapterFormat::fp32;
   if (const auto each = habits.reduces_each()) {

@@ -340,6 +340,32 @@ TEST_CASE("the optimizer and the host take their published time") {
   CHECK(price(Join{}, context).time == Seconds());
 }
 
+TEST_CASE("a step on the host takes the time of its bytes") {
+  const HardwareProfile& p = machine("h100-sxm");
+  const PriceContext context{&p, nullptr};
+  const auto seconds = [&](HostAdam work) {
+    work.params = 550'000'000;
+    return price(work, context).time.value();
+  };
+  // Our kernel: a gradient, weight and moments in and out, and 16 bits: 30 bytes a parameter.
+  CHECK(memory_traffic(HostAdam{.params = 1}).value() == 30);
+  CHECK(seconds({}) == doctest::Approx(1).epsilon(0.01));
+  // All of 16 bits, which nobody copies: half of the others' 28.
+  using enum DType;
+  const HostAdam narrow{.grad = bf16, .main_params = bf16, .moments = bf16, .working = bf16};
+  CHECK(seconds(narrow) == doctest::Approx(14. / 30).epsilon(0.01));
+  // A pass for each of torch's operations takes 20 words, not 7.
+  CHECK(seconds({.working = fp32, .fused = false}) ==
+        doctest::Approx(20. / 7 * seconds({.working = fp32})).epsilon(0.01));
+  // DeepSpeed multiplies gradients before, and casts weights behind.
+  CHECK(seconds({.casts_apart = true, .clipping = 2}) == doctest::Approx(42. / 30).epsilon(0.01));
+  // What streams from drives and to them has half the bytes, too.
+  HostAdam streamed{.nvme = true};
+  HostAdam half = narrow;
+  half.nvme = true;
+  CHECK(seconds(half) < 0.6 * seconds(streamed));
+}
+
 TEST_CASE("Muon takes the time of its products and passes, in proportion to its matrices") {
   for (const std::string& name : hardware_names()) {
     CAPTURE(name);

@@ -327,6 +327,19 @@ TEST_SUITE("what frameworks refuse") {
               [&](const std::string& more) { return ask("gradient_checkpointing: true\n", more); });
     CHECK(find(ask("gradient_checkpointing: false\n", "  fsdp_activation_checkpointing: true\n"),
                "recompute_twice") == nullptr);
+    // accelerate 1.15, src/accelerate/utils/dataclasses.py:1969.
+    const auto on_host = [](const std::string& version) {
+      return ask_text("acc.yaml",
+                      "distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\n"
+                      "num_processes: 8\nfsdp_config:\n  fsdp_version: " +
+                          version +
+                          "\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+                          "  fsdp_activation_checkpointing: true\n"
+                          "  fsdp_activation_checkpointing_offload: true\n",
+                      "qwen3-8b", 8);
+    };
+    CHECK(find(on_host("1"), "option_needs") != nullptr);
+    CHECK(find(on_host("2"), "option_needs") == nullptr);
     const std::string steps = "gradient_accumulation_steps: 8\n";
     const Checked told = ask(steps, "");
     const Finding* const whole = find(told, "whole_gradients");

@@ -172,6 +172,28 @@ TEST_SUITE("what Trainers do unasked") {
               .sync_each_batch);
   }
 
+  TEST_CASE("checkpoints go to the host where a Trainer, accelerate or a trainer's word says so") {
+    const auto on_host = [](const ParallelPlan& plan) {
+      return plan.offload.activation_layers != 0;
+    };
+    const std::string kwargs = "gradient_checkpointing_kwargs:\n  offload: true\n";
+    CHECK(on_host(plan_of_trl("gradient_checkpointing: true\n" + kwargs)));
+    CHECK_FALSE(on_host(plan_of_trl("gradient_checkpointing: false\n" + kwargs)));
+    CHECK_FALSE(on_host(plan_of_trl("gradient_checkpointing: true\n")));
+    CHECK(on_host(plan_of_trl("gradient_checkpointing: true\nactivation_offloading: true\n")));
+    CHECK(on_host(plan_of_axolotl("gradient_checkpointing: true\nactivation_offloading: true\n")));
+    CHECK(on_host(plan_of_axolotl("gradient_checkpointing: offload\n")));
+    CHECK_FALSE(on_host(plan_of_axolotl("gradient_checkpointing: true\n")));
+    CHECK(on_host(plan_of_factory("finetuning_type: full\nuse_unsloth_gc: true\n")));
+    CHECK(on_host(plan_of_program("",
+                                  ", gradient_checkpointing=True, gradient_checkpointing_kwargs={"
+                                  "'offload': True}")));
+    const std::string own = std::string(kFsdp2) + "  fsdp_activation_checkpointing: true\n";
+    CHECK(on_host(plan_of_trl("gradient_checkpointing: false\n",
+                              own + "  fsdp_activation_checkpointing_offload: true\n")));
+    CHECK_FALSE(on_host(plan_of_trl("gradient_checkpointing: false\n", own)));
+  }
+
   TEST_CASE("words within a block are found as keys, JSON and Python") {
     const auto within = [](const std::string& key, const Json& value) {
       Settings settings;
@@ -207,6 +229,17 @@ TEST_CASE("what trainers do unasked is written out where a plan is otherwise") {
                         "overlap=grad",
                         Framework::deepspeed);
   CHECK(has_text(text(again, Framework::deepspeed, "train.sh"), "\"use_reentrant\": true"));
+  const Job host = job("llama3-8b",
+                       "dp8 zero3 gbs32 seq2048 recompute=full offload=activations grad_dtype=bf16 "
+                       "overlap=grad",
+                       Framework::deepspeed);
+  CHECK(has_text(text(host, Framework::deepspeed, "train.sh"), "{\"offload\": true}"));
+  const Job sharded = job("llama3-8b",
+                          "dp8 zero3 gbs8 seq2048 recompute=full offload=activations "
+                          "overlap=grad+param",
+                          Framework::fsdp2);
+  CHECK(has_text(text(sharded, Framework::fsdp2, "accelerate.yaml"),
+                 "fsdp_activation_checkpointing_offload: true"));
 }
 
 }  // namespace qplan

@@ -2,7 +2,7 @@
 # gpt-1.3t on 1024 x a100-80gb-sxm, for megatron-deepspeed; written by qplan emit
 # plan: tp2 pp1 dp256 cp2 zero3 mbs4 gbs2048 seq2048 cp_comm=a2a recompute=full offload=optimizer grad_dtype=bf16
 # qplan: --hardware a100-80gb-sxm
-# predicted: 75.2 GiB on the worst GPU of 75.2 GiB, 293 s a step, 13.96 tokens/s a GPU, 14.3k tokens/s
+# predicted: 75.2 GiB on the worst GPU of 75.2 GiB, 295 s a step, 13.91 tokens/s a GPU, 14.2k tokens/s
 # Needs deepspeedai/Megatron-DeepSpeed and deepspeed 0.10.2 or later.
 set -euo pipefail
 cd "$(dirname "$0")"

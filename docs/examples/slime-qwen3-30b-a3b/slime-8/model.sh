@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 8 x h100-sxm, for slime; written by qplan emit
 # plan: tp1 pp1 dp2 cp4 ep8 etp1 zero1 mbs1 gbs256 seq20480 cp_comm=a2a offload=optimizer overlap=grad+param+ep
-# predicted: 69.5 GiB on the worst GPU of 72.8 GiB, 90.6 s a step, 7234 tokens/s a GPU, 57.9k tokens/s
+# predicted: 69.5 GiB on the worst GPU of 72.8 GiB, 90.3 s a step, 7260 tokens/s a GPU, 58.1k tokens/s
 MODEL_ARGS=(
   --num-layers 48
   --hidden-size 2048
