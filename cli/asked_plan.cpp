@@ -119,6 +119,7 @@ AskedPlan from_file(const PlanQuestion& question) {
   const PlanFile file = read_plan_file(question.plan);
   AskedPlan asked;
   asked.notation = Notation::file;
+  asked.step = file.step;
   asked.job = make_job(merged_with_file(question.choices, file, question.plan));
   Job& job = *asked.job;
   const bool other_gpus = question.choices.gpus.has_value();
@@ -149,6 +150,22 @@ void add_plan_question(CommandLine& line, PlanQuestion& question) {
 
 bool is_said(std::string_view key, const std::string& line, const PlanWords& words) {
   return words.contains(key) || line_says(line, key);
+}
+
+std::string update_alone_text(const AskedPlan& asked) {
+  if (!asked.step) return "";
+  return fmt::format(
+      "this is one optimizer step of {}'s update, on the GPUs that train; `qplan predict` of the "
+      "plan file has the whole step",
+      to_word(asked.step->job.algorithm));
+}
+
+void refuse_answers(const AskedPlan& asked, const std::string& file) {
+  if (!asked.step || asked.step->job.algorithm == Algorithm::sft) return;
+  throw Error(fmt::format(
+      "{} is of a step of {}, and a run is played of training steps alone; give a plan of a search "
+      "without --algorithm",
+      file, to_word(asked.step->job.algorithm)));
 }
 
 std::string no_step_text(const std::string& log) {

@@ -108,7 +108,9 @@ ComparedPlan named_plan(const CompareQuestion& question, const std::string& name
   compared.job = std::move(asked.job);
   compared.job->choices.gpus = compared.job->gpus;
   compared.plan = asked.plan;
-  if (!asked.placed.empty()) compared.assumed.push_back(asked.placed);
+  for (const std::string& said : {asked.placed, update_alone_text(asked)}) {
+    if (!said.empty()) compared.assumed.push_back(said);
+  }
   return compared;
 }
 

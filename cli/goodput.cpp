@@ -73,6 +73,7 @@ std::string set_plan(RunOfPlan& facts, const GoodputQuestion& question, const Co
   const bool open = question.plan.empty();
   if (!open) {
     AskedPlan asked = asked_plan(question);
+    refuse_answers(asked, question.plan);
     facts.job = std::move(asked.job);
     facts.plan = asked.plan;
   } else {

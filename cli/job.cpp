@@ -15,6 +15,7 @@
 #include "models/program/step_program.h"
 #include "models/schema_id.h"
 #include "planner/frameworks/written_plans.h"
+#include "planner/search/refusals.h"
 
 namespace qplan {
 namespace {
@@ -473,9 +474,9 @@ SearchResult search_offered(const Job& job, const SearchSpace& space,
   };
   if (!job.recipe().executable) return find(options);
   SearchOptions on_gpus = options;
-  on_gpus.refuses = [&](const ParallelPlan& plan) -> std::string_view {
+  on_gpus.refuses = either(options.refuses, [&](const ParallelPlan& plan) -> std::string_view {
     return unexecuted_on_gpu(job.model, plan) ? kCudaBackendRule : "";
-  };
+  });
   SearchResult result = find(on_gpus);
   const bool refused = result.infeasible.contains(std::string(kCudaBackendRule));
   return result.plans.empty() && refused ? find(options) : result;

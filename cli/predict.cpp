@@ -213,6 +213,14 @@ struct AskedRl {
   std::optional<RlEstimate> estimate;  // none: a rule forbids the update's plan
 };
 
+// The step that options ask for, or else that of the plan file.
+std::optional<RlStep> asked_step(const PredictQuestion& question) {
+  RlJob job = rl_job_of(question.rl);
+  if (question.rl.asked()) return RlStep{std::move(job), rollout_layout_of(question.rl)};
+  if (!is_plan_file(question.plan)) return std::nullopt;
+  return read_plan_file(question.plan).step;
+}
+
 // The length of its sequences where nobody says it, and no batch: that follows.
 void set_rl_words(PredictQuestion& question, const RlJob& job) {
   const std::string& line = is_plan_file(question.plan) ? std::string() : question.plan;
@@ -231,8 +239,8 @@ void set_rl_words(PredictQuestion& question, const RlJob& job) {
   }
 }
 
-AskedRl ask_rl(const PredictQuestion& question, RlJob job, AskedPlan& asked) {
-  AskedRl rl{.job = std::move(job), .layout = rollout_layout_of(question.rl), .estimate = {}};
+AskedRl ask_rl(RlStep step, AskedPlan& asked) {
+  AskedRl rl{.job = std::move(step.job), .layout = step.layout, .estimate = {}};
   const Job& train = *asked.job;
   rl.job.change_of_hands = change_of_hands_in(train.choices.files);
   const std::int64_t gpus = train.gpus + rl.job.rollout_gpus;
@@ -298,21 +306,18 @@ Exit run_predict(const Args& args, const Console& console) {
     }
     question.plan = question.line;
   }
-  const RlJob rl_job = rl_job_of(question.rl);
-  if (question.rl.asked()) set_rl_words(question, rl_job);
+  const std::optional<RlStep> step = asked_step(question);
+  if (step) set_rl_words(question, step->job);
   AskedPlan asked = asked_plan(question);
   const Stopwatch stopwatch;
   std::optional<AskedRl> rl;
-  if (question.rl.asked()) rl = ask_rl(question, rl_job, asked);
+  if (step) rl = ask_rl(*step, asked);
   const Answer answer = ask(*asked.job, asked.plan);
   const double elapsed_s = stopwatch.elapsed_s();
-  const auto add_step = [&](Json& json) {
-    if (!rl || !rl->estimate) return;
-    json["step"] = rl_json({rl->job, rl->layout}, *rl->estimate);
-  };
+  const auto step_json = [&] { return rl_json({rl->job, rl->layout}, *rl->estimate); };
   if (!question.output.empty()) {
     Json file = report(*asked.job, answer);
-    add_step(file);
+    if (rl && rl->estimate) file["step"] = rl_file_json({rl->job, rl->layout}, step_json());
     embed_job(file, *asked.job);
     write_output(question.output, answer_text("plan", file), console);
   }
@@ -320,7 +325,7 @@ Exit run_predict(const Args& args, const Console& console) {
   if (question.json) {
     Json json = to_json(asked, answer, question);
     if (question.timing) json["elapsed_s"] = elapsed_s;
-    add_step(json);
+    if (rl && rl->estimate) json["step"] = step_json();
     beside.out << answer_text("predict", json);
   } else {
     if (rl) beside.out << rl_job_text(rl->job) << '\n';

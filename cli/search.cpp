@@ -275,7 +275,8 @@ RlStep step_of(const RlJob& job, const RlPlan& plan) {
 void write_best(const Job& job, const RlJob& rl_job, const RlPlan& best, const std::string& path,
                 const Console& console) {
   Json file = report(job, ask(job, best.plan));
-  file["step"] = rl_json(step_of(rl_job, best), best.estimate);
+  const RlStep step = step_of(rl_job, best);
+  file["step"] = rl_file_json(step, rl_json(step, best.estimate));
   embed_job(file, job);
   write_output(path, answer_text("plan", file), console);
 }

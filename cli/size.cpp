@@ -22,6 +22,7 @@
 #include "planner/search/default_batch.h"
 #include "planner/search/enumerate.h"
 #include "planner/search/goodput.h"
+#include "planner/search/refusals.h"
 
 namespace qplan {
 namespace {
@@ -29,7 +30,6 @@ namespace {
 enum class SizeOf : std::uint8_t { gpus, sequence, micro_batch, cost, model };
 
 constexpr double kTokens = 1e12;  // of a run, where nobody says how many
-
 struct SizeQuestion {
   JobChoices choices;
   PlanWords words;
@@ -72,6 +72,7 @@ Sized look(const SizeQuestion& question, const JobChoices& choices, const PlanWo
   options.top = 1;
   options.threads = static_cast<int>(question.threads);
   options.progress = question.progress;
+  options.refuses = refuses_states_that_do_not_fit(*point.job->cost);
   const SearchResult result = search_offered(*point.job, space, options);
   if (!result.plans.empty()) point.best = ask(*point.job, result.plans.front().plan);
   return point;
@@ -103,8 +104,8 @@ SizeAnswer fewest_gpus(const SizeQuestion& question) {
   SizeAnswer answer;
   answer.how =
       "doubled until something fits, then every number between of a node's GPUs, or of whole "
-      "nodes, from "
-      "below: more GPUs need not fit where fewer do, for batch and layers must divide among them";
+      "nodes, from below: more GPUs need not fit where fewer do, for batch and layers must divide "
+      "among them";
   const std::int64_t node = node_of(question.choices);
   const auto fits = [&](std::int64_t gpus) {
     JobChoices choices = question.choices;
@@ -211,8 +212,7 @@ SizeAnswer cheapest(const SizeQuestion& question) {
           checkpoint_bytes(point.job->model, point.job->recipe(), point.best->plan);
       point.cost = cost_of_run(facts, checkpoint, point.job->hardware, gpus,
                                point.best->estimate->tokens_per_s);
-      const bool in_time = !question.days || point.cost->wall.value() <= *question.days * 86400;
-      if (!in_time) continue;
+      if (question.days && point.cost->wall.value() > *question.days * 86400) continue;
       if (!answer.chosen || point.cost->usd < answer.tried[*answer.chosen].cost->usd) {
         answer.chosen = answer.tried.size() - 1;
       }

@@ -108,8 +108,15 @@ std::vector<Point> all_points(const SweepQuestion& question, const Console& cons
   return points;
 }
 
+// Points that differ in their GPUs' number alone. Two profiles may have one name.
 bool same_curve(const Point& a, const Point& b) {
-  return a.job->hardware.name == b.job->hardware.name && a.space.job.seq_len == b.space.job.seq_len;
+  const ParallelPlan &of_a = a.space.job, &of_b = b.space.job;
+  return a.job->choices.hardware == b.job->choices.hardware && of_a.seq_len == of_b.seq_len &&
+         of_a.global_batch_size == of_b.global_batch_size;
+}
+
+bool is_priced(const Point& point) {
+  return point.job->price_per_gpu_hour > 0;
 }
 
 // Throughput a GPU against the first world size that fits: 1 is perfect scaling.
@@ -185,9 +192,10 @@ std::vector<PointField> fields_of(const SweepQuestion& question, const std::vect
       "energy", "MWh", [](const Point& p) { return p.cost.kwh / 1000; }, 3);
   add(
       "", "J/token", [](const Point& p) { return p.cost.joule_per_token; }, 3);
-  if (points.front().job->price_per_gpu_hour > 0) {
-    add(
-        "cost", "k USD", [](const Point& p) { return p.cost.usd / 1000; }, 3);
+  if (std::any_of(points.begin(), points.end(), is_priced)) {
+    fields.push_back({{"cost", "k USD", Align::right}, [](const Point& p) {
+                        return is_priced(p) ? significant(p.cost.usd / 1000, 3) : "-";
+                      }});
   }
   return fields;
 }
@@ -320,11 +328,10 @@ void print_text(const SweepQuestion& question, const std::vector<Point>& points,
 Json run_json(const SweepQuestion& question, const Point& point) {
   const RunCost& cost = point.cost;
   const Goodput& good = cost.goodput;
-  const bool priced = point.job->price_per_gpu_hour > 0;
   return {{"tokens", question.run.tokens},
           {"days", cost.wall.value() / 86400},
           {"gpu_hours", cost.gpu_hours},
-          {"cost_usd", priced ? Json(cost.usd) : Json(nullptr)},
+          {"cost_usd", is_priced(point) ? Json(cost.usd) : Json(nullptr)},
           {"energy_kwh", cost.kwh},
           {"joule_per_token", cost.joule_per_token},
           {"goodput", good.share},

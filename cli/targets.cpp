@@ -10,6 +10,7 @@
 #include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
+#include "cli/notes.h"
 #include "cli/page.h"
 #include "cli/print.h"
 #include "cli/report.h"
@@ -241,6 +242,9 @@ Exit run_targets(const Args& args, const Console& console) {
   switch (question.format) {
     case TargetFormat::text:
       console.out << targets_text(*asked.job, answer);
+      if (const std::string alone = update_alone_text(asked); !alone.empty()) {
+        console.out << notes_text({alone});
+      }
       break;
     case TargetFormat::json:
       console.out << answer_text("targets", targets_json(*asked.job, answer));

@@ -56,6 +56,9 @@ def questions(folder):
     yield "search_steps", "search --model llama3-70b --gpus 1 --algorithm grpo --json", 1, None  # nothing fits
     yield "plan", (f"search {tiny} --algorithm grpo --max-response-len 300 --prompt-len 50 "
                    f"-o {folder}/steps.json"), 0, "steps.json"
+    yield "predict", f"predict {folder}/steps.json --json", 0, None
+    yield "plan", (f"search {tiny} --algorithm sft --prompts 16 --lengths {folder}/lengths.txt "
+                   f"-o {folder}/lengths.json"), 0, "lengths.json"
     yield "search", f"search {tiny} --top 3 --timing --json", 0, None
     yield "search", (f"search {moe} --pp 2 --cp 1 --ep 8 --micro-batch-size 1 --vpp 1,2 {natural} {changed} "
                      f"--pareto --top 4 --json -o {folder}/moe.json"), 0, None
@@ -293,6 +296,7 @@ def set_up(run, folder):
         (folder / path.name).write_text(path.read_text())
     write_profile(json.loads(run("hardware show h100-sxm").stdout), folder / "our.json")
     (folder / "prices.csv").write_text("hardware,usd_per_gpu_hour,source\nh100-sxm,2,invented\n")
+    (folder / "lengths.txt").write_text("[40, 90, 300]\n")
     # What is shown of files that extend others is whole.
     for name, own in (("slower", {"extends": "our.json", "gpu": {"tdp_watt": 500}}),
                       ("no_nvlink", {"extends": "slower.json", "link": {"nvlink_gb_per_s": 0}, "scan": None})):

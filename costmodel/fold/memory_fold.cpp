@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "costmodel/fold/attention_choice.h"
+#include "costmodel/fold/host_states.h"
 #include "costmodel/fold/plan_view.h"
 #include "models/plan/words.h"
 #include "models/program/merge.h"
@@ -406,21 +407,11 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v, 
       estimate.worst = static_cast<int>(r);
     }
   }
-  // Offloaded optimizer: master, m, v and a gradient copy, 16 bytes a parameter in fp32
-  // (docs/reference/frameworks.md 2.2); offloaded parameters 2 more where they are a copy. With
-  // NVMe only staging buffers stay in memory (a tenth, assumed). Activations are beside them; a
-  // node's ranks are taken to be of the stage that has most.
-  const HostAdam step = host_step(recipe_, base, 1);
-  const bool copies = plan.offload.params && step.working != step.main_params;
-  const double bytes = plan.offload.optimizer * (state_bytes(step).value() + size_of(step.grad)) +
-                       (copies ? size_of(step.working) : 0);
-  const double staged = plan.offload.nvme ? 0.1 : 1.0;
-  const auto ranks_per_node =
-      static_cast<double>(std::min<std::int64_t>(plan.world(), hardware_.link.gpus_per_node));
-  estimate.host_per_node = Bytes(offloaded / plan.pp * bytes * staged * ranks_per_node) +
-                           v.activations_on_host * ranks_per_node;
-  // Each GPU of a node brings its share of the host, memory as well as cores (host_adam_price()).
-  estimate.host_room = hardware_.host.memory * (ranks_per_node / hardware_.link.gpus_per_node);
+  // Activations are beside the states; a node's ranks are taken to be of the stage that has most.
+  const HostStates host =
+      host_states(plan, offloaded / plan.pp, host_step(recipe_, base, 1), hardware_);
+  estimate.host_per_node = host.held + v.activations_on_host * host.ranks;
+  estimate.host_room = host.room;
   return estimate;
 }
 

@@ -7,6 +7,7 @@
 #include "planner/frameworks/check.h"
 #include "planner/frameworks/rl/written_step.h"
 #include "planner/rl/rl_job.h"
+#include "planner/search/refusals.h"
 
 namespace qplan {
 namespace {
@@ -111,13 +112,14 @@ void refuse_unsaid(SearchOptions& options, const CostModel& cost, Framework fram
     return {cost.model(), config, plan, cost.recipe().kind, cost.hardware().link.gpus_per_node,
             step};
   };
-  options.refuses = [subject, limits = limits_of_plans(framework, subject(job))](
-                        const ParallelPlan& plan) -> std::string_view {
+  const auto unsaid = [subject, limits = limits_of_plans(framework, subject(job))](
+                          const ParallelPlan& plan) -> std::string_view {
     const Subject of_plan = subject(plan);
     const auto broken = std::find_if(limits.begin(), limits.end(),
                                      [&](const Limit* limit) { return limit->broken(of_plan); });
     return broken == limits.end() ? std::string_view() : (*broken)->rule;
   };
+  options.refuses = either(options.refuses, unsaid);
 }
 
 // What the files of a framework leave no choice of, where nobody asks for another.
@@ -128,10 +130,11 @@ SearchSpace as_written(SearchSpace space, Framework framework, RecipeKind recipe
   return space;
 }
 
-// Limits are no rules of the implementation, which have sources.
+// Limits are no rules of the implementation, which have sources; nor what no other search finds
+// room for.
 bool refused_by_limits(const SearchResult& result, const CostModel& cost) {
   return std::any_of(result.infeasible.begin(), result.infeasible.end(), [&](const auto& count) {
-    return source_of_rule(count.first, cost.recipe().kind).empty();
+    return count.first != kStatesFit && source_of_rule(count.first, cost.recipe().kind).empty();
   });
 }
 

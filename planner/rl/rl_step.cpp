@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "models/error.h"
 
@@ -31,6 +32,18 @@ class Members {
     if (found == object_.end() || found->is_null()) return;
     if (!found->is_boolean()) fail(key, "true or false");
     to = found->get<bool>();
+  }
+  void wholes(std::string_view key, std::vector<std::int64_t>& to, std::int64_t low) const {
+    const auto found = object_.find(key);
+    if (found == object_.end() || found->is_null()) return;
+    if (!found->is_array()) fail(key, "a list of whole numbers");
+    for (const Json& one : *found) {
+      const bool whole = one.is_number_integer();
+      if (!whole || one.get<double>() < static_cast<double>(low) || one.get<double>() > kMost) {
+        fail(key, fmt::format("a list of whole numbers from {} to {}", low, kMost));
+      }
+      to.push_back(one.get<std::int64_t>());
+    }
   }
   [[nodiscard]] std::string text(std::string_view key) const {
     const auto found = object_.find(key);
@@ -83,6 +96,11 @@ Json rl_step_json(const RlStep& step) {
           {"rollout", std::move(rollout)}};
 }
 
+Json rl_file_json(const RlStep& step, Json said) {
+  if (!step.job.response.stated.empty()) said["response_lengths"] = step.job.response.stated;
+  return said;
+}
+
 RlStep rl_step_from_json(const Json& object, std::string_view path) {
   const Members members(object, path);
   RlStep step;
@@ -94,6 +112,7 @@ RlStep rl_step_from_json(const Json& object, std::string_view path) {
   members.number("response_len", job.response.mean, 1);
   members.whole("max_response_len", job.response.max, 1);
   members.number("response_spread", job.response.spread, 0);
+  members.wholes("response_lengths", job.response.stated, 1);
   members.whole("train_batch", job.train_batch);
   members.whole("epochs", job.epochs, 1);
   members.truth("reference", job.reference);

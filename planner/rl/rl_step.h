@@ -17,6 +17,9 @@ struct RlStep {
 
 // What is asked for, without what it costs (docs/reference/contract.md has the keys).
 Json rl_step_json(const RlStep& step);
+// What a plan file keeps of it besides what is `said` of the step: lengths that were stated one by
+// one, so that who reads the file prices the same step.
+Json rl_file_json(const RlStep& step, Json said);
 // Throws Error naming the key; keys that it lacks keep their defaults.
 RlStep rl_step_from_json(const Json& object, std::string_view path);
 

@@ -115,3 +115,51 @@ TEST_CASE("what does not fit of a step says by how much") {
     CHECK(misfit.find("()") == std::string::npos);
   }
 }
+
+TEST_CASE("predict of a search's plan file alone says of the step what the search said") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("best.json"), lengths = folder.file("lengths.txt");
+  write_file_atomically(lengths, "[40, 90, 100, 120, 300]\n");
+  const std::vector<std::string> questions = {
+      "sft --max-response-len 300",
+      "dpo --max-response-len 300 --padded",
+      "grpo --max-response-len 300 --rollout-gpus 0",
+      "grpo --max-response-len 300 --rollout-gpus 4 --staleness 1",
+      "ppo --max-response-len 300 --no-reference --unbalanced --ppo-epochs 2 --keep-trainer",
+      "grpo --prompts 16 --samples 4 --train-batch 16 --response-spread 0.2 --rollout-gpus 2",
+      "sft --prompts 24 --lengths " + lengths,
+      "grpo --prompts 16 --samples 4 --rollout-gpus 4 --lengths " + lengths,
+  };
+  for (const std::string& question : questions) {
+    CAPTURE(question);
+    const Ran found = run("search --model tiny --gpus 8 --json --prompt-len 50 -o " + file +
+                          " --algorithm " + question);
+    REQUIRE(found.code == 0);
+    Json best = found.json()["steps"][0];
+    best.erase("plan");
+    best.erase("short");
+    const Ran again = run("predict " + file + " --json");
+    CHECK(again.code == 0);
+    REQUIRE(again.json().contains("step"));
+    CHECK(again.json()["step"] == best);
+    CHECK(run("predict " + file).says("One optimizer step of the update:"));
+    // What predict writes is the same file again.
+    const std::string copy = folder.file("copy.json");
+    REQUIRE(run("predict " + file + " -o " + copy).code == 0);
+    CHECK(read_json_file(copy)["step"] == read_json_file(file)["step"]);
+  }
+}
+
+TEST_CASE("what takes a step's update alone says so, and no run of tokens is played of it") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("best.json");
+  REQUIRE(step("search", "--algorithm grpo -o " + file).code == 0);
+  const std::string alone = "one optimizer step of grpo's update";
+  CHECK(run("compare " + file + " " + file).says(alone));
+  CHECK(run("targets " + file).says(alone));
+  const Ran played = run("goodput " + file + " --tokens 1B");
+  CHECK(played.code == 2);
+  CHECK(played.says("is of a step of grpo"));
+  REQUIRE(step("search", "--algorithm sft -o " + file).code == 0);
+  CHECK(run("goodput " + file + " --tokens 1B").code == 0);
+}

@@ -1,4 +1,7 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <fstream>
 
 #include "tests/cli/run.h"
 
@@ -9,6 +12,12 @@ namespace {
 const std::string kSmallSweep =
     "--tp 1,2 --pp 1 --micro-batch-size 1,2 --recompute none --offload none ";
 const std::string kSweep = "sweep --model tiny --seq-len 512 --global-batch-size 64 " + kSmallSweep;
+
+std::string written(const TemporaryFolder& folder, const std::string& name,
+                    const std::string& text) {
+  std::ofstream(folder.file(name)) << text;
+  return folder.file(name);
+}
 
 }  // namespace
 
@@ -159,4 +168,53 @@ TEST_CASE("a run that fails faster than it makes progress never ends, and sweep 
   CHECK(ran.says("never ends"));
   CHECK(run(line + " --json").json()["points"][1]["run"]["days"].is_null());
   CHECK_FALSE(run("sweep --model tiny --gpus 8,16 --tokens 1B").says("never ends"));
+}
+
+TEST_CASE("scaling is of world sizes alone: of one batch, length and profile") {
+  const TemporaryFolder folder;
+  const auto profile = [&](const std::string& name, int tflops) {
+    return written(
+        folder, name,
+        fmt::format(
+            R"({{"extends": "h100-sxm", "name": "ours", "gpu": {{"matmul_bf16_tflops": {}}}}})",
+            tflops));
+  };
+  const Json points =
+      run("sweep --model tiny --gpus 2,8 --seq-len 256,512 "
+          "--global-batch-size 16,64 --hardware " +
+          profile("slow.json", 500) + "," + profile("fast.json", 900) + " --json " + kSmallSweep)
+          .json()["points"];
+  REQUIRE(points.size() == 16);
+  for (std::size_t i = 0; i < points.size(); i += 2) {
+    CAPTURE(points[i]["short"]);
+    CHECK(points[i]["scaling"] == 1);
+    CHECK(points[i + 1]["scaling"].get<double>() ==
+          doctest::Approx(points[i + 1]["tokens_per_s_per_gpu"].get<double>() /
+                          points[i]["tokens_per_s_per_gpu"].get<double>()));
+  }
+}
+
+TEST_CASE("a machine without a price has no cost beside one that has") {
+  const TemporaryFolder folder;
+  const std::string priced =
+      written(folder, "ours.json", R"({"extends": "h100-sxm", "price_per_gpu_hour_usd": 2})");
+  for (const std::string& machines : {priced + ",h200-sxm", "h200-sxm," + priced}) {
+    CAPTURE(machines);
+    const std::string line = kSweep + "--gpus 8 --tokens 1T --hardware " + machines;
+    const std::string text = run(line).out;
+    std::istringstream lines(text);
+    std::string of_h200;
+    for (std::string row; std::getline(lines, row);) {
+      if (row.starts_with("h200-sxm ")) of_h200 = row;
+    }
+    CHECK(text.find("cost") != std::string::npos);
+    REQUIRE(!of_h200.empty());
+    CHECK(of_h200.ends_with(" -"));
+    int costs = 0;
+    const Json answer = run(line + " --json").json();
+    for (const Json& point : answer["points"]) {
+      costs += point["run"]["cost_usd"].is_null() ? 0 : 1;
+    }
+    CHECK(costs == 1);
+  }
 }

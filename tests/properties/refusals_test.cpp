@@ -1,0 +1,105 @@
+#include "planner/search/refusals.h"
+
+#include <doctest/doctest.h>
+
+#include "costmodel/least_memory.h"
+#include "models/plan/plan_text.h"
+#include "planner/rules/feasible.h"
+#include "planner/search/enumerate.h"
+#include "tests/properties/search_jobs.h"
+
+using namespace qplan;
+
+namespace {
+
+// With states on the host, in shares, and little of it: on devices and hosts some fit.
+SearchJob tight_job(RandomPlans& random) {
+  SearchJob job = random_search_job(random);
+  job.recipe = &recipe_of(
+      random.pick<RecipeKind>({RecipeKind::megatron, RecipeKind::deepspeed, RecipeKind::fsdp2,
+                               RecipeKind::qplan, RecipeKind::megatron_fsdp, RecipeKind::ddp}));
+  Offload half, all, params;
+  half.optimizer = 0.5;
+  all.optimizer = params.optimizer = 1;
+  params.params = true;
+  job.space[&ParallelPlan::offload] = {Offload{}, half, all, params};
+  job.space[&ParallelPlan::micro_batch_size] = {1};
+  if (random.coin(0.5)) job.space.job.lora_rank = 16;
+  const auto parameters = static_cast<double>(count_parameters(job.model).total());
+  // Bytes of a parameter, on all devices and on the hosts that they share.
+  job.cap = Bytes(parameters * random.pick<double>({2, 6, 12, 20}) /
+                  static_cast<double>(job.space.gpus)) +
+            gib(2);
+  job.hardware.host.memory = Bytes(parameters * random.pick<double>({1, 6, 12}));
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("what cannot fit by its layers' states does not fit") {
+  RandomPlans random(71);
+  const int rounds = test_rounds(60);
+  int left_out = 0, misfits = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const SearchJob job = tight_job(random);
+    CAPTURE(job.name);
+    CAPTURE(to_word(job.recipe->kind));
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    const ClusterLimits limits = limits_of(job.hardware, job.space.gpus);
+    LeastMemory least(cost);
+    int number = 0;
+    for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
+      each_plan(job.model, *job.recipe, job.hardware, job.space, skeleton,
+                [&](const ParallelPlan& plan) {
+                  if (++number % 37 != 0) return;  // some of each kind
+                  if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return;
+                  const bool fits = cost.fits(cost.memory(plan));
+                  misfits += fits ? 0 : 1;
+                  if (!least.cannot_fit(plan)) return;
+                  ++left_out;
+                  CAPTURE(to_string(plan));
+                  CHECK_FALSE(fits);
+                });
+    }
+  }
+  // It is worth asking.
+  if (rounds >= 20) CHECK(left_out * 4 > misfits);
+}
+
+TEST_CASE("a search that leaves out what cannot fit finds the same plans") {
+  RandomPlans random(72);
+  const int rounds = test_rounds(60);
+  for (int i = 0; i < rounds; ++i) {
+    const SearchJob job = tight_job(random);
+    CAPTURE(job.name);
+    CAPTURE(to_word(job.recipe->kind));
+    CAPTURE(job.space.gpus);
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    SearchOptions options;
+    options.top = 3;
+    options.threads = 2;
+    const SearchResult all = search(cost, job.space, options);
+    options.refuses = refuses_states_that_do_not_fit(cost);
+    const SearchResult few = search(cost, job.space, options);
+    REQUIRE(few.plans.size() == all.plans.size());
+    for (std::size_t k = 0; k < all.plans.size(); ++k) {
+      CHECK(to_string(few.plans[k].plan) == to_string(all.plans[k].plan));
+      CHECK(few.plans[k].step_time == all.plans[k].step_time);
+    }
+    CHECK(few.considered <= all.considered);
+  }
+}
+
+TEST_CASE("of two refusals the first that refuses gives the name") {
+  const Refusal one = [](const ParallelPlan& plan) -> std::string_view {
+    return plan.tp > 1 ? "one" : "";
+  };
+  const Refusal other = [](const ParallelPlan&) -> std::string_view { return "other"; };
+  ParallelPlan plan;
+  CHECK(either(one, other)(plan) == "other");
+  CHECK(either({}, other)(plan) == "other");
+  CHECK(either(one, {})(plan).empty());
+  CHECK_FALSE(static_cast<bool>(either({}, {})));
+  plan.tp = 2;
+  CHECK(either(one, other)(plan) == "one");
+}
