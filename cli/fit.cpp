@@ -291,6 +291,10 @@ FitAnswer fit(const FitQuestion& question) {
   }
   answer.fit = fit_profile(answer.base, runs, traced);
   answer.notes = notes_of_fit(answer.fit, runs.size(), !traced.empty());
+  if (asked) {
+    const std::string alone = update_alone_text(*asked);
+    if (!alone.empty()) answer.notes.push_back(alone);
+  }
   if (question.leave_one_out) answer.left_out = left_out_in_turn(answer.base, runs, traced);
   if (asked && question.top > 0) {
     answer.before = ranked(question, *asked, load_hardware(answer.base).source);

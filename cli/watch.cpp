@@ -365,6 +365,9 @@ Exit run_watch(const Args& args, const Console& console) {
   if (!answer.estimate) {
     throw Error("the plan that is run cannot run: " + answer.infeasible.front().message);
   }
+  if (const std::string alone = update_alone_text(asked); !alone.empty()) {
+    print(console.err, "note: {}\n", alone);
+  }
   LogWatcher watcher(asked, *answer.estimate, question.hang_after, console.out);
   int code = 0;
   if (question.command.empty()) {

@@ -157,6 +157,10 @@ TEST_CASE("what takes a step's update alone says so, and no run of tokens is pla
   const std::string alone = "one optimizer step of grpo's update";
   CHECK(run("compare " + file + " " + file).says(alone));
   CHECK(run("targets " + file).says(alone));
+  CHECK(run("fit --plan " + file + " --measured 0.5 -o " + folder.file("own.json")).says(alone));
+  const std::string log = folder.file("train.log");
+  write_file_atomically(log, "iteration 1/ 10 | elapsed time per iteration (ms): 500.0 |\n");
+  CHECK(run("watch " + log + " --plan " + file).says(alone));
   const Ran played = run("goodput " + file + " --tokens 1B");
   CHECK(played.code == 2);
   CHECK(played.says("is of a step of grpo"));
