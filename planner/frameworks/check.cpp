@@ -105,8 +105,8 @@ Finding nothing_to_check(const JobFiles& job) {
   return finding;
 }
 
-// Of ms-swift's and Megatron-Bridge's words what Megatron-Core refuses holds, and what Megatron-LM's
-// own script does not, which is not run.
+// Of ms-swift's and Megatron-Bridge's words what Megatron-Core refuses holds, and what
+// Megatron-LM's own script does not, which is not run.
 void check_megatron_of(const Scene& scene, Findings& out) {
   const std::size_t before = out.size();
   check_megatron(scene, out);
