@@ -140,7 +140,7 @@ TEST_CASE("plans are drawn in every word of the table") {
   for_each_word([&](const auto& word) { drawn[word.key] = 0; });
   const ParallelPlan defaults;
   RandomPlans random(5);
-  constexpr int kDraws = 300;  // fewer, where rounds are cut, need not meet every word
+  constexpr int kDraws = 900;  // fewer, where rounds are cut, need not meet every word
   const int draws = test_rounds(kDraws);
   for (const char* name : {"megatron-22b", "tiny-moe", "nemotron-h-8b"}) {
     const ModelSpec model = load_model(name);

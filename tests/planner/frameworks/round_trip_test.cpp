@@ -232,6 +232,8 @@ ParallelPlan changed(ParallelPlan p, const ModelSpec& model, RandomPlans& random
 ParallelPlan as_megatron_takes_it(ParallelPlan p) {
   if (p.tp == 1) p.sequence_parallel = false;
   if (p.pp == 1) p.vpp = 1;
+  // Copies of the optimizer are counted, and shards that do not divide have no count.
+  if (p.fsdp_shard > 0 && p.dp * p.cp % p.fsdp_shard != 0) p.fsdp_shard = 0;
   p.schedule = p.vpp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
   if (std::ssize(p.pipeline_layout) != p.pp * p.vpp) p.pipeline_layout.clear();
   return p;
