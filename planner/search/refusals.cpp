@@ -7,13 +7,13 @@
 
 namespace qplan {
 
-Refusal refuses_states_that_do_not_fit(const CostModel& cost) {
+RefusesPlan refuses_states_that_do_not_fit(const CostModel& cost) {
   return [least = std::make_shared<LeastMemory>(cost)](const ParallelPlan& plan) {
     return least->cannot_fit(plan) ? kStatesFit : std::string_view();
   };
 }
 
-Refusal either(Refusal first, Refusal second) {
+RefusesPlan either(RefusesPlan first, RefusesPlan second) {
   if (!first) return second;
   if (!second) return first;
   return [first = std::move(first), second = std::move(second)](const ParallelPlan& plan) {

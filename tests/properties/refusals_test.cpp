@@ -91,10 +91,10 @@ TEST_CASE("a search that leaves out what cannot fit finds the same plans") {
 }
 
 TEST_CASE("of two refusals the first that refuses gives the name") {
-  const Refusal one = [](const ParallelPlan& plan) -> std::string_view {
+  const RefusesPlan one = [](const ParallelPlan& plan) -> std::string_view {
     return plan.tp > 1 ? "one" : "";
   };
-  const Refusal other = [](const ParallelPlan&) -> std::string_view { return "other"; };
+  const RefusesPlan other = [](const ParallelPlan&) -> std::string_view { return "other"; };
   ParallelPlan plan;
   CHECK(either(one, other)(plan) == "other");
   CHECK(either({}, other)(plan) == "other");
