@@ -78,14 +78,14 @@ void count(const Ruled& ruled, SearchResult& result) {
 // Plans once more, with layers moved away from the busiest pipeline rank: the one with the head,
 // where a large vocabulary weighs as much as several layers. Also those that nearly fit. Counted in
 // `result`.
-std::deque<Found> even_out(const CostModel& cost, const SearchSpace& space,
-                           const SearchOptions& options,
-                           const std::vector<const Siblings*>& hopeful, const BestTimes& best,
-                           SearchResult& result) {
+std::deque<Sifted> even_out(const CostModel& cost, const SearchSpace& space,
+                            const SearchOptions& options,
+                            const std::vector<const Siblings*>& hopeful, const BestTimes& best,
+                            SearchResult& result) {
   const int threads = thread_count(options.threads);
   const Rules rules(cost, space, options);
   constexpr std::size_t kBatch = 16;  // neighbours share what a sifter remembers
-  std::deque<Found> found((hopeful.size() + kBatch - 1) / kBatch);
+  std::deque<Sifted> found((hopeful.size() + kBatch - 1) / kBatch);
   std::vector<Ruled> ruled(found.size());
   parallel_for(found.size(), threads, [&](std::size_t b) {
     PlanSifter sifter(cost);
@@ -119,9 +119,9 @@ std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
 }
 
 // Counts what did not fit of the plans that were weighed, and keeps the smallest.
-void count_misfits(const std::deque<Found>& found, SearchResult& result) {
-  Found all;
-  for (const Found& f : found) {
+void count_misfits(const std::deque<Sifted>& found, SearchResult& result) {
+  Sifted all;
+  for (const Sifted& f : found) {
     result.out_of_memory += f.out_of_memory;
     if (f.smallest) all.misfit({f.smallest->plan, f.smallest->device_peak});
     for (const Allowed& allowed : f.allowed) {

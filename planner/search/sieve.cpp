@@ -87,7 +87,7 @@ Ruled ask_rules(const CostModel& cost, const SearchSpace& space, const SearchOpt
   return ruled;
 }
 
-void Found::misfit(const Allowed& plan) {
+void Sifted::misfit(const Allowed& plan) {
   ++out_of_memory;
   if (smallest && smallest->device_peak <= plan.device_peak) return;
   smallest = RankedPlan{plan.plan, Seconds(0), plan.device_peak};
@@ -153,7 +153,7 @@ Seconds BestTimes::limit(std::size_t few) const {
 }
 
 ByBound::ByBound(const CostModel& cost, const SearchOptions& options,
-                 std::vector<BoundedFamily> families, std::deque<Found> found)
+                 std::vector<BoundedFamily> families, std::deque<Sifted> found)
     : cost_(cost),
       options_(options),
       families_(std::move(families)),
@@ -166,10 +166,10 @@ ByBound::ByBound(const CostModel& cost, const SearchOptions& options,
     unseen.push_back({families_[i].bound.step, i, i});
   }
   unseen_ = Heap<std::size_t>({}, std::move(unseen));
-  for (const Found& there : found_) wait_for(there);
+  for (const Sifted& there : found_) wait_for(there);
 }
 
-void ByBound::wait_for(const Found& found) {
+void ByBound::wait_for(const Sifted& found) {
   for (const Siblings& siblings : found.siblings) {
     waiting_.push({siblings.own_work.step, siblings.number, &siblings});
   }
@@ -230,7 +230,7 @@ std::vector<What> take(std::priority_queue<ByBound::Bounded<What>>& heap, std::s
 
 void ByBound::look_at(const std::vector<std::size_t>& families) {
   if (families.empty()) return;
-  std::vector<Found> found(families.size());
+  std::vector<Sifted> found(families.size());
   found.resize(in_parts(families.size(), threads_,
                         [&](std::size_t part, std::size_t first, std::size_t end) {
                           Sieve sieve(cost_, options_);
@@ -241,7 +241,7 @@ void ByBound::look_at(const std::vector<std::size_t>& families) {
                         }));
   for (const std::size_t family : families) looked_at_[family] = true;
   bool any = false;
-  for (Found& of_part : found) {
+  for (Sifted& of_part : found) {
     any |= !of_part.siblings.empty();
     wait_for(found_.emplace_back(std::move(of_part)));
   }
@@ -297,10 +297,10 @@ void ByBound::begin_evening() {
     if (looked_at_[i] || !may_be_evened(families_[i].family.least)) continue;
     uneven_families_.push({families_[i].bound.evened, i, i});
   }
-  for (const Found& found : found_) wait_for_evening(found);
+  for (const Sifted& found : found_) wait_for_evening(found);
 }
 
-void ByBound::wait_for_evening(const Found& found) {
+void ByBound::wait_for_evening(const Sifted& found) {
   for (const Siblings& siblings : found.siblings) {
     if (!may_be_evened(siblings.plans.front()->plan)) continue;
     uneven_.push({siblings.own_work.evened, siblings.number, &siblings});

@@ -82,7 +82,7 @@ Ruled ask_rules(const CostModel& cost, const SearchSpace& space, const SearchOpt
                 const Skeleton& skeleton);
 
 // What plans came to before any simulation.
-struct Found {
+struct Sifted {
   std::deque<Allowed> allowed;  // a third of a kilobyte each: they stay in place
   std::vector<Siblings> siblings;
   std::int64_t out_of_memory = 0;
@@ -114,7 +114,7 @@ class Sieve {
   void judge(const ParallelPlan& plan, PlanNumber number);
   // Those of a family.
   void judge(const BoundedFamily& family, PlanNumber number);
-  Found take() { return std::move(found_); }
+  Sifted take() { return std::move(found_); }
 
  private:
   void begin();
@@ -122,7 +122,7 @@ class Sieve {
   const CostModel& cost_;
   const SearchOptions& options_;
   PlanSifter sifter_;
-  Found found_;
+  Sifted found_;
   bool weighs_ = true;  // these siblings
   bool fits_ = false;   // one of them may
   bool kept_ = false;   // one of them is
@@ -167,7 +167,7 @@ class ByBound {
 
   // `found`: what was looked at already.
   ByBound(const CostModel& cost, const SearchOptions& options, std::vector<BoundedFamily> families,
-          std::deque<Found> found);
+          std::deque<Sifted> found);
 
   // The next plan; nothing when there are no more, or none that `best` does not rule out.
   std::optional<BoundedPlan> first(const BestTimes& best);
@@ -181,7 +181,7 @@ class ByBound {
   // How much of what there is to ask was asked, 0..1.
   [[nodiscard]] double progress() const;
   // All that was looked at.
-  [[nodiscard]] const std::deque<Found>& found() const { return found_; }
+  [[nodiscard]] const std::deque<Sifted>& found() const { return found_; }
 
  private:
   template <class What>
@@ -194,16 +194,16 @@ class ByBound {
   void look_at(const std::vector<std::size_t>& families);
   void look_at_next();
   void ask_next();
-  void wait_for(const Found& found);
+  void wait_for(const Sifted& found);
   void begin_evening();
-  void wait_for_evening(const Found& found);
+  void wait_for_evening(const Sifted& found);
 
   const CostModel& cost_;
   const SearchOptions& options_;
   std::vector<BoundedFamily> families_;
   int threads_;
   std::vector<bool> looked_at_;  // of the families
-  std::deque<Found> found_;
+  std::deque<Sifted> found_;
   std::size_t at_once_ = kFewestAtOnce, families_at_once_ = kFewestAtOnce;
   Heap<std::size_t> unseen_;       // families, by the least of their work
   Heap<const Siblings*> waiting_;  // by the bound of their own work

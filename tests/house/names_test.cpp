@@ -82,6 +82,32 @@ TEST_CASE("no two files of a folder give a name of their own two meanings") {
   CHECK(files > 200);
 }
 
+// Two headers meet in a file sooner or later, and before that the linker may take one's inline
+// functions for the other's.
+TEST_CASE("no two headers define types of one name") {
+  static const std::regex type(
+      "\n(?:enum class|class|struct) (\\w+)(?: final)?(?: : [^\n;{]*)? \\{|\nusing (\\w+) =");
+  static const std::regex space("\nnamespace ([\\w:]+) \\{");
+  std::map<std::string, std::string> known;  // where a name is defined
+  for (const char* top : {"cli", "costmodel", "executor", "kernels", "models", "planner"}) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      if (entry.path().extension() != ".h") continue;
+      const std::string file = entry.path().string(), text = text_of(entry.path());
+      std::smatch within;
+      std::regex_search(text, within, space);
+      for (std::sregex_iterator it(text.begin(), text.end(), type), end; it != end; ++it) {
+        const std::string name = within.str(1) + "::" + it->str(1) + it->str(2);
+        const auto [other, is_new] = known.emplace(name, file);
+        CAPTURE(file);
+        CAPTURE(name);
+        CAPTURE(other->second);
+        CHECK(is_new);
+      }
+    }
+  }
+  CHECK(known.size() > 500);
+}
+
 TEST_CASE("names of unnamed namespaces are found as they are written") {
   const std::string text =
       "int outside(int x) {\n}\nnamespace {\n\nclass Judge {\n};\n\nbool is_name(char c) {\n}\n"
