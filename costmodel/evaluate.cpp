@@ -149,7 +149,8 @@ namespace {
 // on and 4 MiB before, and four more for experts' grouped products (get_cublas_workspace_size_bytes
 // and get_multi_stream_cublas_workspace in v2.4's module/base.py). torch's own layers take two a
 // thread. On 60 runs of Megatron-LM's tests what is left of the allocated bytes after a step is
-// this to 1 MiB with a distributed optimizer (docs/evidence/accuracy.md).
+// this to 1 MiB with a distributed optimizer
+// (docs/evidence/archive/accuracy-golden-2026-11-26.md).
 Bytes product_workspaces(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                          const HardwareProfile& hardware) {
   if (!recipe.memory.product_workspaces) return Bytes(0);

@@ -53,7 +53,8 @@ const MeasuredOn* find_measured_on(RecipeKind recipe, const std::string& gpu, bo
 
 double MeasuredOn::widening() const {
   // As many runs as count half. With 20, what one source's runs say of another's is right for 82 in
-  // a hundred; 10 and 60 differ by a hundredth (docs/evidence/accuracy.md).
+  // a hundred; 10 and 60 differ by a hundredth
+  // (docs/evidence/archive/accuracy-intervals-2026-11-27.md).
   constexpr double kHalf = 20;
   return portable::pow(reach, runs / (runs + kHalf));
 }
