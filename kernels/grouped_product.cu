@@ -145,7 +145,7 @@ __device__ void bring_operands(Shared& shared, const Shape& shape, const CUtenso
 // before it multiplies (kFetched), and where hardly anything is multiplied, read and written here
 // (kRead), which takes less of the cache than adding there. On an H200 128 rows took 1.5 times as
 // long, 64 rows 1.6 and 512 rows 1.1 times; of 768 and more the products are what takes time, and
-// fetching costs them 1 to 4% (docs/evidence/executor.md).
+// fetching costs them 1 to 4% (docs/evidence/archive/executor-draws-2026-11-30.md).
 constexpr int kFetched = 512, kRead = 256;
 
 [[maybe_unused]] __device__ void fetch_weights(const float* out, const Shape& shape,

@@ -21,7 +21,8 @@ namespace qplan {
 namespace {
 
 // Of one GPU: 4096, 8192 and 32,768 tokens a micro-batch. The last, of longer sequences, draws most
-// power: Mixtral's steps of as many were 12% too fast by the first two (docs/evidence/executor.md).
+// power: Mixtral's steps of as many were 12% too fast by the first two
+// (docs/evidence/archive/executor-draws-2026-11.md).
 // The first that fits of each line.
 const std::vector<std::vector<std::string>> kPlans = {
     {"mbs1 gbs8 seq4096", "mbs1 gbs8 seq4096 recompute=full"},
@@ -135,7 +136,8 @@ StepSamples step_samples(const std::vector<std::string>& models, const HardwareP
     std::vector<Sample> found = samples_of(result, together);
     if (!together) {
       // All GPUs run it beside each other, and a step of theirs goes at the pace of the slowest: at
-      // the power limit they differ by more than in works alone (docs/evidence/executor.md).
+      // the power limit they differ by more than in works alone
+      // (docs/evidence/archive/executor-draws-2026-11-30.md).
       const double own = usual_step(result).value(), slowest = largest(next_meeting(), own);
       for (Sample& sample : found) sample.time = sample.time * (slowest / own);
     }

@@ -195,7 +195,7 @@ void beside_compute(PricedPart& priced, const CostContext& context) {
 // multiprocessor: Transformer Engine's ring_exchange (pytorch/module/base.py, initialize_ub:
 // use_ce=True) and torch's _pipelined_multi_all_gather_and_consume. Products of two H200 that send
 // to each other without a pause take 1.036 to 1.049 times as long, the copies as long as alone
-// (scripts/copy_engines.py, docs/evidence/executor.md).
+// (scripts/copy_engines.py, docs/evidence/archive/executor-draws-2026-11-30.md).
 constexpr Slowdown kBesideCopies{.compute = 1.04, .comm = 1};
 bool by_copy_engines(const Op& op) {
   const auto* c = std::get_if<Collective>(&op.work);

@@ -15,7 +15,7 @@ namespace {
 // Share of the tensor cores' peak, seconds of a walk for each chunk, and what each of many blocks
 // on one multiprocessor adds to that. Fitted to medians of 100 launches on an H200 (2026-11-28):
 // 4,096 and 8,192 tokens, four sequences of 2,048, 8 and 32 value heads, 16 to 128 heads of scans,
-// within 6.4% of each (docs/evidence/executor.md).
+// within 6.4% of each (docs/evidence/archive/executor-recurrences-2026-11-28.md).
 struct Fit {
   double efficiency, chunk, each;
 };

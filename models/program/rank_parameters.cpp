@@ -275,7 +275,8 @@ ParameterRole pack_begin(const std::vector<PackedParameter>& table, ParameterRol
 
 std::int64_t offloaded_elements(const BlockShape& s, std::int64_t elements) {
   // In whole vectors of 16 bytes of the narrowest states, so that the device's part begins at one:
-  // AdamW takes 1.9 times as long where it does not (docs/evidence/executor.md).
+  // AdamW takes 1.9 times as long where it does not
+  // (docs/evidence/archive/executor-draws-2026-11-30.md).
   constexpr std::int64_t kVector = 8;
   if (s.optimizer_offload >= 1) return elements;
   const double share = static_cast<double>(elements) * s.optimizer_offload;

@@ -292,8 +292,8 @@ void StateBuilder::sum_embedding_copies() {
 // What is kept of the microbatches before joins this one's gradients ahead of their reduction,
 // whose sum is then what is kept; what is shared with nobody is added to it. An addition behind the
 // reduction would hold up the compute that is queued behind it until the reduction is done
-// (docs/evidence/executor.md). Others add while they reduce, or keep one microbatch's alone
-// (torch's foreach_reduce): of theirs only the reduction is an op.
+// (docs/evidence/archive/executor-draws-2026-11.md). Others add while they reduce, or keep one
+// microbatch's alone (torch's foreach_reduce): of theirs only the reduction is an op.
 void StateBuilder::keep_gradients(SlotId input) {
   const auto& s = c_.shape;
   const bool dense = own_.dense > 0 && (s.dense_shard > 1 || s.dense_replicas > 1);

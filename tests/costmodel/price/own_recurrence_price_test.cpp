@@ -8,7 +8,8 @@ using namespace qplan;
 
 namespace {
 
-// Milliseconds on an H200, medians of 100 launches (2026-11-28; docs/evidence/executor.md).
+// Milliseconds on an H200, medians of 100 launches
+// (docs/evidence/archive/executor-recurrences-2026-11-28.md).
 struct Measured {
   std::int64_t batch, tokens, heads;
   double forward, backward;
