@@ -36,8 +36,8 @@ constexpr std::array kKinds{
 };
 
 // Bars that a browser draws anew while somebody zooms: 20,000 take Chromium 0.14 s on a core that
-// others use, and 0.4 s at a quarter of its speed (docs/evidence/doors.md); they are half a
-// megabyte.
+// others use, and 0.4 s at a quarter of its speed (docs/evidence/archive/doors-2026-11-29.md); they
+// are half a megabyte.
 constexpr std::size_t kMostEvents = 20'000;
 
 std::string embedded(std::string_view name) {

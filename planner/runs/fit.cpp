@@ -25,7 +25,7 @@ constexpr std::array<FitFactor, kFactors> kList{
 
 // The share of a run's squared error that its siblings (runs of one source, machine, framework and
 // model) have too, and so a machine's factors may take: 0.51, of 377 runs in 63 groups of three and
-// more (tests/data/runs/published.csv; docs/evidence/doors.md).
+// more (tests/data/runs/published.csv; docs/evidence/archive/doors-2026-11-29.md).
 constexpr double kShared = 0.5;
 
 // One sigma of what a trace says of products and attention. An assumption: runs of one machine have
