@@ -104,6 +104,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Shares {
   uint4* operand = nullptr;
   unsigned units = 0, before = 0;  // of a row, of this operand and of those before it
+  unsigned first_block = 0;
 };
 struct SharesOfRows {
   unsigned ranks = 1, local = 1, rows = 1, units = 1;  // units: of a row, all operands together
@@ -116,12 +117,14 @@ __device__ unsigned row_in_sequences(unsigned row, unsigned rank, SharesOfRows n
   return sequence * n.ranks * n.local + which * chunk + place % chunk;
 }
 
-// A thread moves eight numbers of operand blockIdx.y. `Gathers`: into the buffer.
+// A thread moves eight numbers of its block's operand. `Gathers`: into the buffer.
 template <bool Gathers, bool ByHeads>
 __global__ void __launch_bounds__(kThreads)
     shares_kernel(uint4* buffer, Shares first, Shares second, Shares third, SharesOfRows n) {
-  const Shares s = blockIdx.y == 0 ? first : blockIdx.y == 1 ? second : third;
-  const unsigned i = blockIdx.x * kThreads + threadIdx.x;
+  const Shares s = blockIdx.x >= third.first_block    ? third
+                   : blockIdx.x >= second.first_block ? second
+                                                      : first;
+  const unsigned i = (blockIdx.x - s.first_block) * kThreads + threadIdx.x;
   const unsigned unit = i % s.units, line = i / s.units;
   const unsigned row = line % n.rows, rank = line / n.rows;
   if (rank >= n.ranks) return;
@@ -141,18 +144,19 @@ void move_shares(uint4* buffer, const HeadShares& s, cudaStream_t stream) {
   Shares own[HeadShares::kMost];
   SharesOfRows n{static_cast<unsigned>(s.ranks), static_cast<unsigned>(s.local),
                  static_cast<unsigned>(s.rows), 0};
-  unsigned widest = 0;
-  for (int k = 0; k < s.count; ++k) {
-    const auto units = static_cast<unsigned>(s.share[k] / kVector);
-    own[k] = {reinterpret_cast<uint4*>(s.operand[k]), units, n.units};
+  unsigned blocks = 0;
+  for (int k = 0; k < HeadShares::kMost; ++k) {
+    const auto units = static_cast<unsigned>(k < s.count ? s.share[k] / kVector : 0);
+    own[k] = {reinterpret_cast<uint4*>(s.operand[k]), units, n.units, blocks};
     n.units += units;
-    widest = units > widest ? units : widest;
+    blocks += blocks_for(s.ranks * s.rows * units);
   }
-  const dim3 grid(blocks_for(s.ranks * s.rows * widest), static_cast<unsigned>(s.count));
   if (s.by_heads) {
-    shares_kernel<Gathers, true><<<grid, kThreads, 0, stream>>>(buffer, own[0], own[1], own[2], n);
+    shares_kernel<Gathers, true>
+        <<<blocks, kThreads, 0, stream>>>(buffer, own[0], own[1], own[2], n);
   } else {
-    shares_kernel<Gathers, false><<<grid, kThreads, 0, stream>>>(buffer, own[0], own[1], own[2], n);
+    shares_kernel<Gathers, false>
+        <<<blocks, kThreads, 0, stream>>>(buffer, own[0], own[1], own[2], n);
   }
 }
 

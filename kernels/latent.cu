@@ -32,23 +32,30 @@ __global__ void __launch_bounds__(kThreads)
   store(to + i * kVector, v);
 }
 
-// A thread has a vector of a head's key or value.
+// A thread has a vector of a head's plain key or value.
 __global__ void __launch_bounds__(kThreads)
-    expand_kernel(bf16* k, bf16* v, const bf16* up, const bf16* latent, LatentHeads h,
-                  Rotation rotation) {
-  const std::int64_t key = h.plain + h.turned, units = (key + h.value) / kVector;
+    expand_kernel(bf16* k, bf16* v, const bf16* up, LatentHeads h) {
+  const std::int64_t wide = h.plain + h.value, units = wide / kVector;
   const std::int64_t i = thread_index(), c = i % units * kVector, line = i / units;
-  const std::int64_t row = line / h.heads;
+  if (line >= h.rows * h.heads) return;
+  bf16* to = c < h.plain ? k + line * (h.plain + h.turned) + c : v + line * h.value + c - h.plain;
+  store(to, load(up + i * kVector));
+}
+
+// A thread turns a vector of a row's rotary key once, for some of the heads: beside what is moved,
+// its three reads, one after the other, would hold whole warps up.
+constexpr std::int64_t kHeadsOfThread = 16;
+__global__ void __launch_bounds__(kThreads)
+    spread_rotary_key_kernel(bf16* k, const bf16* latent, LatentHeads h, Rotation rotation) {
+  const std::int64_t units = h.turned / kVector, i = thread_index();
+  const std::int64_t row = i / units, c = i % units * kVector;
   if (row >= h.rows) return;
-  const bf16* expanded = up + line * (h.plain + h.value);
-  if (c < h.plain) {
-    store(k + line * key + c, load(expanded + c));
-  } else if (c < key) {
-    Vector turned = load(latent + row * h.latent_stride + h.latent + c - h.plain);
-    turn(turned, rotation, row, c - h.plain, false);
-    store(k + line * key + c, turned);
-  } else {
-    store(v + line * h.value + c - key, load(expanded + h.plain + c - key));
+  Vector turned = load(latent + row * h.latent_stride + h.latent + c);
+  turn(turned, rotation, row, c, false);
+  const std::int64_t first = blockIdx.y * kHeadsOfThread;
+  const std::int64_t end = first + kHeadsOfThread < h.heads ? first + kHeadsOfThread : h.heads;
+  for (std::int64_t head = first; head < end; ++head) {
+    store(k + (row * h.heads + head) * (h.plain + h.turned) + h.plain + c, turned);
   }
 }
 
@@ -88,8 +95,11 @@ void turn_latent_queries(bf16* to, const bf16* from, const LatentHeads& h, const
 
 void expand_latent(bf16* k, bf16* v, const bf16* up, const bf16* latent, const LatentHeads& h,
                    const Rotation& rotation, cudaStream_t stream) {
-  const std::int64_t threads = h.rows * h.heads * (h.plain + h.turned + h.value) / kVector;
-  expand_kernel<<<blocks_for(threads), kThreads, 0, stream>>>(k, v, up, latent, h, rotation);
+  const std::int64_t threads = h.rows * h.heads * (h.plain + h.value) / kVector;
+  expand_kernel<<<blocks_for(threads), kThreads, 0, stream>>>(k, v, up, h);
+  const dim3 grid(blocks_for(h.rows * h.turned / kVector),
+                  static_cast<unsigned>(ceil_div(h.heads, kHeadsOfThread)));
+  spread_rotary_key_kernel<<<grid, kThreads, 0, stream>>>(k, latent, h, rotation);
 }
 
 void expand_latent_backward(bf16* dup, bf16* dlatent, const bf16* dk, const bf16* dv,

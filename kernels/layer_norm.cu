@@ -138,6 +138,16 @@ void with_shape(std::int64_t cols, Launch launch) {
   if (cols <= 256) return launch(Shape<kWarp, 1, kWarp>{});
   with_block_shape(cols, launch);
 }
+// Sums of two gradients leave no registers for more vectors a thread.
+template <class Launch>
+void with_backward_shape(std::int64_t cols, Launch launch) {
+  if (cols <= 256) return launch(Shape<kWarp, 1, kWarp, 16>{});
+  if (cols <= 1024) return launch(Shape<128, 1, 128, 4>{});
+  if (cols <= 2048) return launch(Shape<256, 1, 256, 2>{});
+  if (cols <= 4096) return launch(Shape<256, 2, 256, 2>{});
+  if (cols <= 8192) return launch(Shape<512, 2, 512, 1>{});
+  launch(Shape<512, 4, 512, 1>{});
+}
 
 }  // namespace
 
@@ -152,10 +162,10 @@ void layer_norm(bf16* y, const bf16* x, const LayerNormWeights& weights, std::in
 
 void layer_norm_backward(const LayerNormBackward& operands, std::int64_t rows, std::int64_t cols,
                          float eps, float* scratch, cudaStream_t stream, RowOrder order) {
-  with_shape(cols, [&](auto shape) {
+  with_backward_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     const std::int64_t wanted = ceil_div(rows, kRowsOfBlock);
-    const std::int64_t most = kWideBackwardThreads / S::kRow;
+    const std::int64_t most = kMultiprocessors * S::kBlocks;
     const std::int64_t blocks = wanted < most ? wanted : most;
     const int draw = draw_of(order);
     layer_norm_backward_kernel<S::kRow, S::kVectors>

@@ -48,8 +48,8 @@ struct RowBits {
 
 // Each block walks pieces of rows that it draws, the next row's reads under way, and leaves its sum
 // of dy n in parts[block, :].
-template <int Row, int Vectors, int Threads>
-__global__ void __launch_bounds__(Threads)
+template <int Row, int Vectors, int Threads, int Blocks>
+__global__ void __launch_bounds__(Threads, Blocks)
     rms_norm_backward_kernel(NormBackward o, float* parts, std::int64_t rows, std::int64_t cols,
                              float eps, int which_draw) {
   constexpr int kRows = Threads / Row;
@@ -154,6 +154,23 @@ void with_shape(std::int64_t cols, Launch launch) {
   if (cols <= 256) return with_head_shape(cols, launch);
   with_block_shape(cols, launch);
 }
+// A row's reads of x, dy and the residual, twice, its weights and sums: 40 registers a vector.
+template <class Launch>
+void with_backward_shape(std::int64_t cols, Launch launch) {
+  if (cols <= 64) return launch(Shape<8, 1, 256, 2>{});
+  if (cols <= 128) return launch(Shape<16, 1, 256, 2>{});
+  if (cols <= 256) return launch(Shape<32, 1, 256, 2>{});
+  if (cols <= 512) return launch(Shape<64, 1, 64, 8>{});
+  if (cols <= 1024) return launch(Shape<64, 2, 64, 8>{});
+  if (cols <= 2048) return launch(Shape<128, 2, 128, 4>{});
+  if (cols <= 3072) return launch(Shape<128, 3, 128, 3>{});
+  if (cols <= 4096) return launch(Shape<256, 2, 256, 2>{});
+  if (cols <= 5120) return launch(Shape<128, 5, 128, 2>{});
+  if (cols <= 6144) return launch(Shape<128, 6, 128, 2>{});
+  if (cols <= 8192) return launch(Shape<256, 4, 256, 1>{});
+  if (cols <= 12288) return launch(Shape<256, 6, 256, 1>{});
+  launch(Shape<256, 8, 256, 1>{});
+}
 
 // dw[c] += the sum of parts[:, c]; 32 columns a block, a warp reads every 32nd row of parts.
 __global__ void __launch_bounds__(kWarp* kWarp)
@@ -193,15 +210,14 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* 
 
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
                        float eps, float* scratch, cudaStream_t stream, RowOrder order) {
-  with_shape(cols, [&](auto shape) {
+  with_backward_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     // A block that has few rows would write as much of its sums as it reads.
     const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow * kRowsOfBlock);
-    const std::int64_t most =
-        (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
+    const std::int64_t most = kMultiprocessors * S::kBlocks;
     const std::int64_t blocks = wanted < most ? wanted : most;
     const int draw = draw_of(order);
-    rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
+    rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads, S::kBlocks>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rows, cols,
                                                                     eps, draw);
     if (operands.dw != nullptr) add_parts(operands.dw, scratch, blocks, cols, cols, stream);

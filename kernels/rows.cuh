@@ -6,11 +6,6 @@
 
 namespace qplan::kernels {
 
-// Threads of the backward kernel at once, each summing its rows' weight gradients: what an H100's
-// 132 multiprocessors hold with the kernel's 78 registers, and with the 122 of several vectors a
-// thread.
-inline constexpr std::int64_t kBackwardThreads = 132 * 768, kWideBackwardThreads = 132 * 512;
-
 // Pieces of rows that a block of a backward kernel walks: two by its own index, and then those that
 // it draws. Collectives and messages hold multiprocessors, and a block that finds no place begins
 // when others have ended: with an equal share for each block that doubles the time, here the others
@@ -96,25 +91,42 @@ __device__ float2 row_sums(float2 x, int parity) {
   return x;
 }
 
-// Calls launch(threads of a row, vectors of a thread, threads of a block) as constants.
-template <int Row, int Vectors, int Threads>
+// Of an H100; on others blocks that walk rows take more turns, or fewer.
+inline constexpr std::int64_t kMultiprocessors = 132;
+// Threads that walk heads at once, as the registers of their kernels leave them: 78, and 122 of
+// those with several vectors a thread.
+inline constexpr std::int64_t kBackwardThreads = kMultiprocessors * 768,
+                              kWideBackwardThreads = kMultiprocessors * 512;
+
+// Threads of a row, vectors of a thread, threads of a block, and blocks that a multiprocessor holds
+// of a kernel that walks rows: what its registers leave.
+template <int Row, int Vectors, int Threads, int Blocks = 1>
 struct Shape {
-  static constexpr int kRow = Row, kVectors = Vectors, kThreads = Threads;
+  static constexpr int kRow = Row, kVectors = Vectors, kThreads = Threads, kBlocks = Blocks;
 };
+// Calls launch(a shape) with its numbers as constants. Of rows as long as heads:
 template <class Launch>
 void with_head_shape(std::int64_t cols, Launch launch) {
   if (cols <= 64) return launch(Shape<8, 1, 256>{});
   if (cols <= 128) return launch(Shape<16, 1, 256>{});
   launch(Shape<32, 1, 256>{});
 }
-// Rows that take a block each.
+// Of rows that take a block each: few threads with several vectors, so that reads are under way
+// together, a sum is soon done and hardly a thread is idle; of the shapes tried on an H200 the
+// fastest at each length (docs/evidence/archive/kernels-2026-11-30.md).
 template <class Launch>
 void with_block_shape(std::int64_t cols, Launch launch) {
-  if (cols <= 1024) return launch(Shape<128, 1, 128>{});
-  if (cols <= 2048) return launch(Shape<256, 1, 256>{});
+  if (cols <= 512) return launch(Shape<64, 1, 64>{});
+  if (cols <= 1024) return launch(Shape<64, 2, 64>{});
+  if (cols <= 2048) return launch(Shape<128, 2, 128>{});
+  if (cols <= 3072) return launch(Shape<128, 3, 128>{});
   if (cols <= 4096) return launch(Shape<256, 2, 256>{});
-  if (cols <= 8192) return launch(Shape<512, 2, 512>{});
-  launch(Shape<512, 4, 512>{});
+  if (cols <= 5120) return launch(Shape<128, 5, 128>{});
+  if (cols <= 6144) return launch(Shape<128, 6, 128>{});
+  if (cols <= 7168) return launch(Shape<128, 7, 128>{});
+  if (cols <= 8192) return launch(Shape<128, 8, 128>{});
+  if (cols <= 12288) return launch(Shape<256, 6, 256>{});
+  launch(Shape<256, 8, 256>{});
 }
 // dw[c] += the sum over `count` blocks of parts[:, c], rows of `stride` numbers.
 void add_parts(float* dw, const float* parts, std::int64_t count, std::int64_t cols,

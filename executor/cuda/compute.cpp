@@ -17,11 +17,7 @@ void* bytes_of(const Tensor& tensor) {
 
 // Latent attention's keys: what is behind the normed part, the rotary key, passes through.
 void copy_behind(const Tensor& from, const Tensor& to, std::int64_t cols, cudaStream_t stream) {
-  if (to.cols == cols) return;
-  const auto bytes = [](std::int64_t n) { return static_cast<std::size_t>(2 * n); };
-  check(cudaMemcpy2DAsync(to.part(cols, 1, 1).data, bytes(to.cols), from.part(cols, 1, 1).data,
-                          bytes(from.cols), bytes(to.cols - cols),
-                          static_cast<std::size_t>(to.rows), cudaMemcpyDeviceToDevice, stream));
+  if (to.cols > cols) copy_columns(from, cols, to, cols, to.cols - cols, stream);
 }
 
 // What a norm's weight is added to.
@@ -339,6 +335,12 @@ void copy(const Tensor& from, const Tensor& to, cudaStream_t stream) {
               "a copy changes neither format nor size");
   check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.bytes()),
                         cudaMemcpyDeviceToDevice, stream));
+}
+
+void copy_columns(const Tensor& from, std::int64_t from_first, const Tensor& to,
+                  std::int64_t to_first, std::int64_t cols, cudaStream_t stream) {
+  kernels::copy_lines(bf16_of(to.part(to_first, 1, 1)), {1, to.cols},
+                      bf16_of(from.part(from_first, 1, 1)), {1, from.cols}, to.rows, cols, stream);
 }
 
 void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {

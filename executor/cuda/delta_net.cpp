@@ -160,15 +160,15 @@ void launch_beside(CudaRank& rank, const Command& c, cudaStream_t stream) {
                                       bf16_of(at(c.reads[1])), bf16_of(at(c.reads[2])),
                                       delta_columns(rank), wide.rows, stream);
   }
-  const auto bytes = [](const Tensor& t) { return static_cast<std::size_t>(2 * t.cols); };
   std::int64_t first = 0;
   for (const Operand& operand : together ? c.reads : c.writes) {
-    const Tensor own = at(operand), place = wide.part(first, 1, 1);
+    const Tensor own = at(operand);
+    if (together) {
+      copy_columns(own, 0, wide, first, own.cols, stream);
+    } else {
+      copy_columns(wide, first, own, 0, own.cols, stream);
+    }
     first += own.cols;
-    const Tensor &from = together ? own : place, &to = together ? place : own;
-    check(cudaMemcpy2DAsync(to.data, bytes(together ? wide : own), from.data,
-                            bytes(together ? own : wide), bytes(own),
-                            static_cast<std::size_t>(own.rows), cudaMemcpyDeviceToDevice, stream));
   }
 }
 

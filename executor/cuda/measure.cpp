@@ -200,9 +200,10 @@ BytesPerSecond CudaMeasurer::copy_rate(bool to_host) {
 }
 
 // As in a step: beside the next block's gradients, which come, and the last one's weights, which
-// go. All share the host's memory.
+// go. All share the host's memory. As many as a large block has: threads that start and cores that
+// were idle are a part of a short step.
 double CudaMeasurer::host_adam_rate() {
-  constexpr std::int64_t kParams = 1 << 26;  // more than a processor's caches hold
+  constexpr std::int64_t kParams = 1 << 27;
   const HostMemory gradient = host_memory(4 * kParams), coming = host_memory(4 * kParams),
                    working = host_memory(2 * kParams), going = host_memory(2 * kParams);
   const OwnedStream to_host = first_stream(), to_gpu = first_stream();
@@ -214,15 +215,17 @@ double CudaMeasurer::host_adam_rate() {
   const std::int64_t world = device_.process.world, cores = cores_of_gpu();
   void* const on_gpu = device_.take(4 * kParams);
   std::vector<double> seconds;
-  for (int step = 1; step <= 5; ++step) {
+  constexpr int kWarm = 1, kSteps = 5;
+  for (int step = 1; step <= kWarm + kSteps; ++step) {
     if (world > 1) device_.agree(0);  // all begin together
     const auto begin = std::chrono::steady_clock::now();
     check(
         cudaMemcpyAsync(coming.get(), on_gpu, 4 * kParams, cudaMemcpyDeviceToHost, to_host.get()));
     check(cudaMemcpyAsync(on_gpu, going.get(), 2 * kParams, cudaMemcpyHostToDevice, to_gpu.get()));
     host_adamw({}, step, 1, std::span(&arrays, 1), cores);
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    const double taken =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (step > kWarm) seconds.push_back(taken);
     check(cudaStreamSynchronize(to_host.get()));
     check(cudaStreamSynchronize(to_gpu.get()));
   }

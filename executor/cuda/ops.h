@@ -118,5 +118,9 @@ float* gradient_of(const CudaRank& rank, const Command& command, const PackedPar
 float epsilon_of(const CudaRank& rank);
 
 void copy(const Tensor& from, const Tensor& to, cudaStream_t stream);
+// `cols` columns of each row of `from`, from `from_first` on, to those of `to` from `to_first` on;
+// all multiples of 8 (a cudaMemcpy2D of such rows takes two to five times as long).
+void copy_columns(const Tensor& from, std::int64_t from_first, const Tensor& to,
+                  std::int64_t to_first, std::int64_t cols, cudaStream_t stream);
 
 }  // namespace qplan

@@ -136,6 +136,9 @@ inline unsigned __float_as_uint(float x) {
 inline float __expf(float x) {
   return std::exp(x);
 }
+inline float __fdividef(float x, float y) {
+  return x / y;
+}
 inline float rsqrtf(float x) {
   return 1 / std::sqrt(x);
 }
