@@ -199,13 +199,22 @@ def measure(args, folder, runs, ranks, environment):
             if not waiting:
                 job.wait()
                 return
-            job.terminate()
+            end(job)
             if not line:
                 failed = waiting.pop(0)
                 failed["failed"] = job.stderr.read().strip()[-400:]
                 print(f"{failed['model']}:{failed['layers']} {failed['plan']}: FAILED {failed['failed']}", flush=True)
     for run in waiting:
         run["failed"] = "not begun: no time"
+
+
+def end(job):
+    """Not before its memory on the GPUs is free: the next plan would find none."""
+    job.terminate()
+    try:
+        job.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        job.kill()
 
 
 def times_of(run):
