@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "models/error.h"
@@ -64,8 +65,10 @@ Offload parse_offload(std::string_view text) {
   Offload offload;
   if (text == "none") return offload;
   std::vector<std::string_view> seen;
-  plan_values::refuse_none_beside_others("offload", text, split(text, ','));
-  for (const auto part : split(text, ',')) {
+  std::string parts(text);  // overlap=grad+param is written so; no amount has a plus sign
+  std::ranges::replace(parts, '+', ',');
+  plan_values::refuse_none_beside_others("offload", text, split(parts, ','));
+  for (const auto part : split(parts, ',')) {
     const std::size_t colon = part.find(':');
     const std::string_view name = part.substr(0, colon);
     const bool has_amount = colon != std::string_view::npos;

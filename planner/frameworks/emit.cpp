@@ -86,8 +86,8 @@ constexpr Limit kOtherCheckpoints{
           "the checkpoints of these files are not reentrant; leave use_reentrant out");
     }};
 
-// accelerate's yaml and a Trainer's arguments send checkpoints to the host, and no other file of
-// layers from PyTorch that qplan writes.
+// Of the files that qplan writes, accelerate's yaml, a Trainer's arguments and Megatron-DeepSpeed's
+// send checkpoints to the host.
 constexpr Limit kCheckpointsStay{
     "checkpoints_of_files",
     [](const Subject& s) {
@@ -99,8 +99,8 @@ constexpr Limit kCheckpointsStay{
     }};
 
 bool offloads_checkpoints(Framework framework) {
-  return framework == Framework::deepspeed || framework == Framework::fsdp2 ||
-         framework == Framework::trl;
+  return framework == Framework::deepspeed || framework == Framework::megatron_deepspeed ||
+         framework == Framework::fsdp2 || framework == Framework::trl;
 }
 
 bool sums_gradients(Framework framework) {

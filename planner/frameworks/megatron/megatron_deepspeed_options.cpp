@@ -96,6 +96,15 @@ constexpr auto kDeepSpeedOptions = std::to_array<Option>({
        return if_true(s.plan.recompute.kind == RecomputeKind::selective, "selective");
      },
      [](Draft& d, const Json& v) { d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v)); }},
+    // It takes the place of the DeepSpeed file's cpu_checkpointing, said or not
+    // (megatron/initialize.py, setup_deepspeed_random_and_activation_checkpointing; DeepSpeed's
+    // tutorial of Ulysses-Offload).
+    {"--checkpoint-in-cpu", "offload",
+     [](const Subject& s) { return if_true(s.plan.offload.activation_layers != 0); },
+     [](Draft& d, const Json& v) {
+       const bool whole = d.plan.recompute.kind == RecomputeKind::full;
+       if (truth_of(v) && whole) d.plan.offload.activation_layers = -1;
+     }},
     {"--cpu-optimizer", "", [](const Subject& s) { return if_true(s.plan.offload.optimizer > 0); },
      [](Draft&, const Json&) {}},
 });
@@ -205,12 +214,9 @@ constexpr auto kDeepSpeedLimits = std::to_array<Limit>({
            "recompute=selective or full, not {}",
            to_string(s.plan.recompute));
      }},
-    {"activations_on_device",
-     [](const Subject& s) { return s.plan.offload.activation_layers != 0 || s.plan.compile; },
+    {"no_compiler", [](const Subject& s) { return s.plan.compile; },
      [](const Subject&) {
-       return std::string(
-           "qplan writes neither activation offload nor torch.compile for "
-           "Megatron-DeepSpeed");
+       return std::string("qplan does not write torch.compile for Megatron-DeepSpeed");
      }},
     {"states_of_deepspeed",
      [](const Subject& s) {

@@ -232,6 +232,11 @@ TEST_CASE("FPDT is a word of the plan, of layers that it can run") {
   CHECK(find(fine, "fpdt_whole_chunks") == nullptr);
   CHECK(fine.assumed.size() + 1 ==
         job(fpdt + "--ds-sequence-parallel-fpdt-chunk-size 1024").assumed.size());
+  // DeepSpeed's tutorial of Ulysses-Offload keeps checkpoints on the host beside it.
+  const std::string host = " --deepspeed-activation-checkpointing --checkpoint-in-cpu";
+  CHECK(job("--checkpoint-activations" + host).plan.offload.activation_layers == -1);
+  CHECK(job(host).plan.offload.activation_layers == 0);  // nothing is recomputed
+  CHECK(job("--checkpoint-activations").plan.offload.activation_layers == 0);
   const Checked llama = job(fpdt + "--ds-sequence-parallel-fpdt-chunk-size 1024", "llama2-7b");
   CHECK(find(llama, "fpdt_layers") != nullptr);
 }
