@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "models/plan/parallel_plan.h"
 #include "models/program/liveness.h"
@@ -176,9 +179,29 @@ TEST_CASE("DeepSpeed's buckets are there in backward, and not in the step") {
 TEST_CASE("Liger's loss runs in parts as many as the vocabulary is wider than hidden states") {
   const LossTraits liger = traits_of(LossKind::liger, recipe_of(RecipeKind::ddp));
   // 128,256 words of 4096: 32 parts; 32,000: 8.
-  CHECK(loss_chunks(load_model("llama3-8b"), liger, 16384) == 32);
-  CHECK(loss_chunks(load_model("llama2-7b"), liger, 16384) == 8);
-  CHECK(loss_chunks(load_model("llama2-7b"), liger, 7) == 7);
+  CHECK(loss_parts(load_model("llama3-8b"), liger, 16384).count == 32);
+  CHECK(loss_parts(load_model("llama2-7b"), liger, 16384).count == 8);
+  CHECK(loss_parts(load_model("llama2-7b"), liger, 7).count == 7);
+}
+
+// 5000 tokens over 32 are 157, rounded up 256: 19 parts of them, and one of what is left.
+TEST_CASE("the last part of Liger's loss has what is left of the tokens") {
+  const ModelSpec model = load_model("llama3-8b");
+  const Recipe& recipe = recipe_of(RecipeKind::ddp);
+  const LossParts parts = loss_parts(model, traits_of(LossKind::liger, recipe), 5000);
+  CHECK(parts.count == 20);
+  CHECK(parts.rows == 256);
+  BlockShape s = shape_of(model, BlockKind::head);
+  s.seq_len = 5000;
+  s.loss = LossKind::liger;
+  std::vector<std::int64_t> rows;
+  for (const Slot& slot : build_block(model, recipe, s).slots) {
+    if (slot.name == "logits") rows.push_back(slot.shape[0]);
+  }
+  REQUIRE(rows.size() == 20);
+  CHECK(rows.front() == 256);
+  CHECK(rows.back() == 136);
+  CHECK(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == 5000);
 }
 
 TEST_CASE("parallel adapters read what overlapped products have brought together") {
