@@ -204,6 +204,38 @@ TEST_CASE("the last part of Liger's loss has what is left of the tokens") {
   CHECK(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == 5000);
 }
 
+// GptOssExperts of transformers 5 (modeling_gpt_oss.py).
+TEST_CASE("gpt-oss's experts by Hugging Face's modules look biases up and gate in parts") {
+  const ModelSpec model = load_model("gpt-oss-20b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  const auto count = [&](const ModelSpec& of, const Recipe& recipe, RowwiseKind kind) {
+    return count_rowwise(of, recipe, s, [kind](const Rowwise& r) { return r.kind == kind; });
+  };
+  for (const RecipeKind kind : {RecipeKind::ddp, RecipeKind::deepspeed, RecipeKind::fsdp2}) {
+    CAPTURE(to_word(kind));
+    const Recipe& recipe = recipe_of(kind);
+    CHECK(count(model, recipe, RowwiseKind::embedding) == 2);
+    CHECK(count(model, recipe, RowwiseKind::embedding_backward) == 2);
+    CHECK(count(model, recipe, RowwiseKind::clamp) == 1);
+    CHECK(count(model, recipe, RowwiseKind::clamp_backward) == 1);
+    CHECK(count(load_model("qwen3-30b-a3b"), recipe, RowwiseKind::clamp) == 0);
+  }
+  // Both halves clamped, the sigmoid and its product: 4 arrays of 4 copies of 512 tokens.
+  double kept = 0;
+  for (const Slot& slot : build_block(model, recipe_of(RecipeKind::ddp), s).slots) {
+    if (slot.name == "clamped expert up" || slot.name == "parts of the gate") {
+      kept += slot.bytes().value();
+    }
+  }
+  CHECK(kept == 4.0 * 4 * 512 * 2880 * 2);
+  CHECK(count(model, recipe_of(RecipeKind::megatron), RowwiseKind::embedding) == 0);
+  // transformers 4 runs expert by expert, as Megatron's passes are priced.
+  const Recipe early = recipe_of_month(RecipeKind::ddp, 202509);
+  CHECK(count(model, early, RowwiseKind::embedding) == 0);
+  s.frozen = true;  // beside adapters
+  CHECK(count(model, recipe_of(RecipeKind::ddp), RowwiseKind::embedding_backward) == 0);
+}
+
 TEST_CASE("parallel adapters read what overlapped products have brought together") {
   const ModelSpec model = load_model("llama3-8b");
   const auto adapters = [&](const std::string& words) {
