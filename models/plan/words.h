@@ -188,13 +188,14 @@ inline constexpr std::tuple kPlanWords{
                      "fast, FlashAttention-3; unfused)",
              .given = Given::once,
              .setting = true,
-             .said_by = {.recipes = kMegatronCore | kTorch,
+             .said_by = {.recipes = kMegatronCore | kTorch | kHuggingFace,
                          .rule = "attention_backend_available",
                          .lacks = "choice of attention's library",
                          .instead = "leave attention_backend out",
                          .source = "Megatron-LM d98e8a64, --attention-backend; qplan: "
-                                   "transformers' attn_implementation and torch's sdpa_kernel "
-                                   "choose it under FSDP, and no other recipe has the choice"}},
+                                   "transformers' attn_implementation chooses it of its modules, "
+                                   "whoever shards them, torch's sdpa_kernel under FSDP, and no "
+                                   "other recipe has the choice"}},
     PlanWord{.key = "fp8_dot_product_attention",
              .member = &ParallelPlan::fp8_dot_product_attention,
              .value = "BOOL",

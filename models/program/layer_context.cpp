@@ -372,10 +372,13 @@ void LayerContext::accumulate(SlotId fresh, SlotId sum, std::int64_t rows, std::
             {fresh, sum}, {sum});
 }
 
-std::int64_t LayerContext::loss_chunks() const {
-  if (shape.kind != BlockKind::head) return 1;
-  if (shape.fpdt_chunk > 0) return kLossPartsOfChunk * (shape.seq_len / shape.fpdt_chunk);
-  return qplan::loss_chunks(model, loss(), tokens);
+LossParts LayerContext::loss_parts() const {
+  if (shape.kind != BlockKind::head) return {1, tokens};
+  if (shape.fpdt_chunk > 0) {
+    const std::int64_t count = kLossPartsOfChunk * (shape.seq_len / shape.fpdt_chunk);
+    return {count, tokens / count};
+  }
+  return qplan::loss_parts(model, loss(), tokens);
 }
 
 AttentionKernel LayerContext::attention_kernel() const {

@@ -150,7 +150,7 @@ struct LayerContext {
     return loss_of(shape.loss, shape.deterministic, recipe);
   }
   [[nodiscard]] LossTraits loss() const { return traits_of(loss_kind(), recipe); }
-  [[nodiscard]] std::int64_t loss_chunks() const;
+  [[nodiscard]] LossParts loss_parts() const;
   [[nodiscard]] bool projects_apart() const {
     return recipe.kernels.separate_projections && model.mlp == MlpKind::swiglu;
   }

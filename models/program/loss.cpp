@@ -61,16 +61,17 @@ EnumSet<LossKind> losses_of(RecipeKind recipe) {
   return recipe_of(recipe).can.losses;
 }
 
-std::int64_t loss_chunks(const ModelSpec& model, const LossTraits& loss, std::int64_t tokens) {
-  std::int64_t chunks = loss.chunks;
+LossParts loss_parts(const ModelSpec& model, const LossTraits& loss, std::int64_t tokens) {
+  const LossParts whole{1, tokens};
+  if (model.num_mtp_layers > 0) return whole;
   if (loss.by_vocabulary) {
     // A part has the power of two of tokens that is no less than tokens over this ratio.
     const std::int64_t ratio = ceil_div(model.vocab_size, model.hidden_size);
-    const std::int64_t rows = static_cast<std::int64_t>(
+    const auto rows = static_cast<std::int64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(ceil_div(tokens, ratio))));
-    chunks = std::max<std::int64_t>(1, tokens / rows);
+    return {ceil_div(tokens, rows), std::min(rows, tokens)};
   }
-  return model.num_mtp_layers > 0 || tokens % chunks != 0 ? 1 : chunks;
+  return tokens % loss.chunks != 0 ? whole : LossParts{loss.chunks, tokens / loss.chunks};
 }
 
 }  // namespace qplan

@@ -62,9 +62,13 @@ EnumSet<LossKind> losses_of(RecipeKind recipe);
 // steps are equal plans.
 LossKind loss_word(LossKind loss, bool deterministic, const Recipe& recipe);
 
-// Parts that head and loss of a microbatch of so many tokens run in. Whole where they do not divide
-// the tokens, which torchtitan refuses, and with multi-token prediction, which its parts do not
-// know (models/deepseek_v3/mtp.py).
-std::int64_t loss_chunks(const ModelSpec& model, const LossTraits& loss, std::int64_t tokens);
+// Parts that head and loss of a microbatch of so many tokens run in: each has `rows` of them, the
+// last what is left. torchtitan's are whole where they do not divide the tokens, which it refuses;
+// all are with multi-token prediction, which its parts do not know (models/deepseek_v3/mtp.py).
+struct LossParts {
+  std::int64_t count = 1, rows = 0;
+};
+
+LossParts loss_parts(const ModelSpec& model, const LossTraits& loss, std::int64_t tokens);
 
 }  // namespace qplan

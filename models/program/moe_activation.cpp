@@ -140,6 +140,46 @@ SlotId MoePart::take_bias(SlotId dsum, std::int64_t rows) {
   return dout;
 }
 
+// GptOssExperts in transformers 5 (models/gpt_oss/modeling_gpt_oss.py, integrations/moe.py): each
+// row looks its bias up, and the gate's operations are kernels each, which autograd keeps arrays
+// for. transformers 4's loop over experts is priced as Megatron's.
+bool MoePart::gates_by_parts() const {
+  return c_.model.moe->expert_bias && kHuggingFace.has(c_.recipe.kind) && gated() &&
+         !c_.recipe.kernels.one_product_per_expert;
+}
+
+void MoePart::add_indexed_bias(SlotId out, std::int64_t rows, std::int64_t cols) {
+  const SlotId biases = c_.b.slot("biases of rows", c_.activation_dtype(), rows, cols);
+  c_.rowwise(RowwiseKind::embedding, rows, cols, {c_.expert_weights, counts_}, {biases});
+  c_.rowwise(RowwiseKind::add, rows, cols, {out, biases}, {out});
+}
+
+// index_put adds rows of one expert one after the other: it takes longer than its bytes, which was
+// not measured.
+void MoePart::sum_indexed_bias(SlotId dout, std::int64_t rows, std::int64_t cols) {
+  if (c_.shape.frozen) return;
+  c_.rowwise(RowwiseKind::embedding_backward, rows, cols, {dout, counts_}, {c_.expert_gradients});
+}
+
+// Both halves are clamped; of gate a, up u: a * alpha, its sigmoid, times a, u + 1, and in the
+// activation what that times this is. Kept are both halves, the sigmoid and its product.
+void MoePart::gate_parts(std::int64_t rows, std::int64_t width) {
+  clamped_ = c_.b.slot("clamped expert up", c_.activation_dtype(), rows, 2 * width);
+  c_.rowwise(RowwiseKind::clamp, rows, width, {up_}, {clamped_});
+  parts_ = c_.b.slot("parts of the gate", c_.activation_dtype(), rows, 2 * width);
+  c_.rowwise(RowwiseKind::scale, rows, width, {clamped_}, {parts_});
+  c_.rowwise(RowwiseKind::add, rows, width, {clamped_, parts_}, {parts_});
+  c_.rowwise(RowwiseKind::scale, rows, width, {clamped_}, {clamped_});
+}
+
+// ... and back: two products of two each, of which one sum is autograd's, and the scale.
+void MoePart::gate_parts_backward(SlotId dact, SlotId dclamped, std::int64_t rows,
+                                  std::int64_t width) {
+  c_.rowwise(RowwiseKind::add, rows, width, {dact, parts_}, {dclamped});
+  c_.rowwise(RowwiseKind::add, rows, width, {dclamped, parts_}, {dclamped});
+  c_.rowwise(RowwiseKind::scale, rows, width, {dclamped}, {dclamped});
+}
+
 // A graph of the whole iteration has room for half as many rows again as come: what backward reads
 // of those that came is copied into pages, and out of them before it (Megatron's moe_paged_stash;
 // Megatron-Bridge sets it where it captures the whole iteration, v0.5.0). On a stream of its own,
@@ -168,6 +208,10 @@ void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
     // thread waits for all that it enqueued.
     b.host_sync();
     c_.rowwise(RowwiseKind::swiglu, rows, width, {clamped_, probs_}, {activated, row_probs_});
+  } else if (gates_by_parts()) {
+    gate_parts(rows, width);
+    c_.rowwise(RowwiseKind::swiglu, rows, width, {clamped_, parts_, probs_},
+               {activated, row_probs_});
   } else if (scales_activation()) {
     c_.rowwise(activation(Pass::forward), rows, width, {up_, row_probs_, counts_}, {activated});
   } else if (c_.recipe.form.routing) {

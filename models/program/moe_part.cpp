@@ -92,6 +92,7 @@ SlotId MoePart::experts_forward() {
   const Experts experts{groups, counts_};
   c_.adapt(first_up(ParameterRole::expert_gate_proj), expert_in_, up_, received, up_fe, width,
            experts);
+  if (gates_by_parts()) add_indexed_bias(up_, received, up_fe);
   up_ = masked(up_, received, up_fe);
   if (!s.fused_experts) activate_experts(received, fe);
   const SlotId out = b.slot("expert out", act, received, width);
@@ -104,6 +105,7 @@ SlotId MoePart::experts_forward() {
       b.parameter(ParameterRole::expert_down_proj);
   c_.adapt(ParameterRole::expert_down_proj, act_, out, received, width, fe, experts);
   if (s.fused_experts) page();
+  if (gates_by_parts()) add_indexed_bias(out, received, width);
   const SlotId left = masked(out, received, width);
   const SlotId sum =
       combine({apart_bias() ? add_bias(left, received) : left, kNoSlot}, Pass::forward).rows;
@@ -146,6 +148,7 @@ MoePart::Carried MoePart::experts_backward(SlotId dy) {
   const SlotId dout = masked(apart_bias() ? take_bias(dsum, received) : dsum, received, width);
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = received, .n = fe, .k = width, .dtype = c_.product_dtype()};
+  if (gates_by_parts()) sum_indexed_bias(dout, received, width);
   const SlotId dout_in = experts_input(dout, received, width);
   const SlotId dprobs = b.slot("d probs", DType::fp32, received, 1);
   SlotId dact = kNoSlot, dup = kNoSlot;
@@ -194,8 +197,14 @@ MoePart::Carried MoePart::experts_backward(SlotId dy) {
                  {dclamped, dprobs})
           .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
     }
+    if (gates_by_parts()) gate_parts_backward(dact, dclamped, received, fe);
     if (clamps) {
       c_.rowwise(RowwiseKind::clamp_backward, received, fe, {up_, dclamped}, {dup_raw});
+    }
+    if (gates_by_parts()) {
+      // Each half's gradient fills a row of zeros; autograd adds the two.
+      c_.rowwise(RowwiseKind::add, received, up_fe, {dup_raw, dclamped}, {dup_raw});
+      sum_indexed_bias(dup_raw, received, up_fe);
     }
     dup = experts_input(masked(dup_raw, received, up_fe), received, up_fe);
   }

@@ -73,6 +73,12 @@ class MoePart {
   [[nodiscard]] bool apart_bias() const;
   SlotId add_bias(SlotId out, std::int64_t rows);
   SlotId take_bias(SlotId dsum, std::int64_t rows);
+  // gpt-oss by Hugging Face's modules: biases by index, and the gate operation by operation.
+  [[nodiscard]] bool gates_by_parts() const;
+  void add_indexed_bias(SlotId out, std::int64_t rows, std::int64_t cols);
+  void sum_indexed_bias(SlotId dout, std::int64_t rows, std::int64_t cols);
+  void gate_parts(std::int64_t rows, std::int64_t width);
+  void gate_parts_backward(SlotId dact, SlotId dclamped, std::int64_t rows, std::int64_t width);
   // Backward's dispatch takes gradients the way of forward's combine, and the other way round.
   Carried dispatch(Carried tokens, Pass pass);
   Carried combine(Carried rows, Pass pass);
@@ -86,6 +92,7 @@ class MoePart {
   SlotId balance_ = kNoSlot;  // tokens per sequence and expert, for the auxiliary loss
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
   SlotId clamped_ = kNoSlot;   // the input of the activation, where that is not up_
+  SlotId parts_ = kNoSlot;     // what the eager gate keeps beside it
   SlotId unscaled_ = kNoSlot;  // what experts read before it was scaled
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
   SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;   // Qwen2-MoE

@@ -193,7 +193,10 @@ constexpr Recipe kDeepSpeedModules{
     .defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16},
     .can = {.precisions = set_of(Precision::bf16, Precision::fp16),
             .optimizers = kElementwise | set_of(OptimizerKind::muon),
-            .losses = set_of(LossKind::eager, LossKind::fused, LossKind::liger),
+            // The loss is the model's, whoever shards it. narrow, compiled: of programs whose
+            // models hand on 16-bit logits.
+            .losses = set_of(LossKind::eager, LossKind::narrow, LossKind::fused, LossKind::compiled,
+                             LossKind::liger),
             .pipeline = false,  // DeepSpeed's needs a PipelineModule
             .zero = {1, 3},
             .offload = StateOffload::optimizer,
@@ -220,7 +223,6 @@ constexpr Recipe ddp() {
   r.host.step_overhead = Seconds(0.01);
   r.defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16, .zero = 0};
   r.can.optimizers = kElementwise | set_of(OptimizerKind::adafactor, OptimizerKind::muon);
-  r.can.losses.add(LossKind::narrow).add(LossKind::compiled);
   r.can.zero = {0, 0};
   r.can.offload = StateOffload::none;
   r.can.sequence_split = SequenceSplit::none;
@@ -259,7 +261,6 @@ constexpr Recipe kFsdp2{
     .defaults = {.overlap = overlaps(false, true, true), .zero = 3},
     .can = {.precisions = set_of(Precision::bf16, Precision::fp16, Precision::fp8),
             .optimizers = kElementwise,
-            // narrow, compiled: of programs whose models hand on 16-bit logits.
             .losses = set_of(LossKind::eager, LossKind::narrow, LossKind::fused, LossKind::compiled,
                              LossKind::liger),
             .pipeline = false,

@@ -74,7 +74,7 @@ void StateBuilder::declare() {
     const bool fp32 = c_.recipe.states.fp32_accumulation && !keeps_bf16_gradients();
     // A head that runs in parts adds up its gradients in the format that they are reduced in
     // (accumulate_unsharded_grad_if_needed in torch's _fsdp_param.py).
-    const DType summed = c_.loss_chunks() > 1 ? reduce_dtype() : c_.activation_dtype();
+    const DType summed = c_.loss_parts().count > 1 ? reduce_dtype() : c_.activation_dtype();
     const DType dtype = fp32 ? DType::fp32 : summed;
     const bool sent = dtype == reduce_dtype() && !flattens() && !s.sums_whole;
     const Storage storage = sent ? Storage::wire : Storage::local;

@@ -1,5 +1,6 @@
 // The blocks at the vocabulary: embedding, and head with the loss.
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -47,7 +48,7 @@ class LogitsPart {
     }
     const SlotId whole = whole_ = c_.gather_sequence(normed_);
     if (c_.shape.fpdt_chunk > 0) copy_hidden(true);
-    if (c_.loss_chunks() > 1) return;  // all of it is done in backward, which follows at once
+    if (c_.loss_parts().count > 1) return;  // all of it is done in backward, which follows at once
     logits_ = b.slot("logits", act, c_.tokens, v);
     b.compute(product(c_.tokens, v, c_.hidden), {whole, c_.table_weights()}, {logits_}).parameter =
         table_;
@@ -61,7 +62,7 @@ class LogitsPart {
   // The gradient of what forward took leaves the block.
   void backward() {
     auto& b = c_.b;
-    const SlotId dnormed = c_.loss_chunks() > 1 ? head_in_chunks() : head_backward();
+    const SlotId dnormed = c_.loss_parts().count > 1 ? head_in_chunks() : head_backward();
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
     if (!has_norm()) {
       b.at(dnormed).storage = Storage::wire;
@@ -102,7 +103,7 @@ class LogitsPart {
     auto& b = c_.b;
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape), h = c_.hidden;
-    const std::int64_t chunks = c_.loss_chunks(), rows = c_.tokens / chunks;
+    const LossParts parts = c_.loss_parts();
     const bool twice = c_.shape.fpdt_chunk > 0;  // forward keeps none of its logits
     if (twice) copy_hidden(false);
     const bool narrow = kind_ == LossKind::liger || twice;
@@ -115,7 +116,8 @@ class LogitsPart {
     }
     const bool trains = c_.table_gradients() != kNoSlot;
     const bool reduced_later = c_.shape.zero >= 2;  // else each product's is added as it comes
-    for (std::int64_t i = 0; i < chunks; ++i) {
+    for (std::int64_t i = 0; i < parts.count; ++i) {
+      const std::int64_t rows = std::min(parts.rows, c_.tokens - i * parts.rows);
       logits_ = b.slot("logits", act, rows, v);
       b.compute(product(rows, v, h), {whole_, c_.table_weights_backward()}, {logits_}).parameter =
           table_;

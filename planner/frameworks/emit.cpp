@@ -54,15 +54,16 @@ constexpr Limit kTitanAdapters{"torchtitan_adapters", adapts, [](const Subject&)
                                      "trl, or megatron-bridge");
                                }};
 
-// Files of PyTorch's FSDP leave attention to the model or to torch.
+// Files of torch's and Hugging Face's trainers leave attention to the model or to torch.
 constexpr Limit kOwnAttention{
     "attention_of_files",
     [](const Subject& s) {
-      return kTorch.has(s.recipe) && s.plan.attention_backend != AttentionBackend::automatic;
+      return (kTorch | kHuggingFace).has(s.recipe) &&
+             s.plan.attention_backend != AttentionBackend::automatic;
     },
     [](const Subject&) {
       return std::string(
-          "qplan writes no choice of attention into files of FSDP; leave attention_backend out");
+          "qplan writes no choice of attention into these files; leave attention_backend out");
     }};
 
 // A Trainer's accelerator_config and NeMo AutoModel's YAML say it, and no other file that qplan

@@ -164,7 +164,12 @@ void set_words(const RunRow& row, RunInputs& in) {
 
 // Words without an object: nothing to split, to hide or to gather.
 void drop_empty_words(ParallelPlan& plan) {
-  plan.schedule = plan.vpp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  // No column names a schedule but by its chunks; a plan's own word for another one stands.
+  const bool by_chunks = plan.schedule == ScheduleKind::interleaved ||
+                         plan.schedule == ScheduleKind::one_f_one_b || plan.pp == 1;
+  if (by_chunks) {
+    plan.schedule = plan.vpp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  }
   if (plan.tp == 1) {
     plan.sequence_parallel = false;
     plan.overlap.remove(OverlapKind::tp);

@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "models/plan/parallel_plan.h"
 #include "models/program/liveness.h"
@@ -176,9 +179,61 @@ TEST_CASE("DeepSpeed's buckets are there in backward, and not in the step") {
 TEST_CASE("Liger's loss runs in parts as many as the vocabulary is wider than hidden states") {
   const LossTraits liger = traits_of(LossKind::liger, recipe_of(RecipeKind::ddp));
   // 128,256 words of 4096: 32 parts; 32,000: 8.
-  CHECK(loss_chunks(load_model("llama3-8b"), liger, 16384) == 32);
-  CHECK(loss_chunks(load_model("llama2-7b"), liger, 16384) == 8);
-  CHECK(loss_chunks(load_model("llama2-7b"), liger, 7) == 7);
+  CHECK(loss_parts(load_model("llama3-8b"), liger, 16384).count == 32);
+  CHECK(loss_parts(load_model("llama2-7b"), liger, 16384).count == 8);
+  CHECK(loss_parts(load_model("llama2-7b"), liger, 7).count == 7);
+}
+
+// 5000 tokens over 32 are 157, rounded up 256: 19 parts of them, and one of what is left.
+TEST_CASE("the last part of Liger's loss has what is left of the tokens") {
+  const ModelSpec model = load_model("llama3-8b");
+  const Recipe& recipe = recipe_of(RecipeKind::ddp);
+  const LossParts parts = loss_parts(model, traits_of(LossKind::liger, recipe), 5000);
+  CHECK(parts.count == 20);
+  CHECK(parts.rows == 256);
+  BlockShape s = shape_of(model, BlockKind::head);
+  s.seq_len = 5000;
+  s.loss = LossKind::liger;
+  std::vector<std::int64_t> rows;
+  for (const Slot& slot : build_block(model, recipe, s).slots) {
+    if (slot.name == "logits") rows.push_back(slot.shape[0]);
+  }
+  REQUIRE(rows.size() == 20);
+  CHECK(rows.front() == 256);
+  CHECK(rows.back() == 136);
+  CHECK(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == 5000);
+}
+
+// GptOssExperts of transformers 5 (modeling_gpt_oss.py).
+TEST_CASE("gpt-oss's experts by Hugging Face's modules look biases up and gate in parts") {
+  const ModelSpec model = load_model("gpt-oss-20b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  const auto count = [&](const ModelSpec& of, const Recipe& recipe, RowwiseKind kind) {
+    return count_rowwise(of, recipe, s, [kind](const Rowwise& r) { return r.kind == kind; });
+  };
+  for (const RecipeKind kind : {RecipeKind::ddp, RecipeKind::deepspeed, RecipeKind::fsdp2}) {
+    CAPTURE(to_word(kind));
+    const Recipe& recipe = recipe_of(kind);
+    CHECK(count(model, recipe, RowwiseKind::embedding) == 2);
+    CHECK(count(model, recipe, RowwiseKind::embedding_backward) == 2);
+    CHECK(count(model, recipe, RowwiseKind::clamp) == 1);
+    CHECK(count(model, recipe, RowwiseKind::clamp_backward) == 1);
+    CHECK(count(load_model("qwen3-30b-a3b"), recipe, RowwiseKind::clamp) == 0);
+  }
+  // Both halves clamped, the sigmoid and its product: 4 arrays of 4 copies of 512 tokens.
+  double kept = 0;
+  for (const Slot& slot : build_block(model, recipe_of(RecipeKind::ddp), s).slots) {
+    if (slot.name == "clamped expert up" || slot.name == "parts of the gate") {
+      kept += slot.bytes().value();
+    }
+  }
+  CHECK(kept == 4.0 * 4 * 512 * 2880 * 2);
+  CHECK(count(model, recipe_of(RecipeKind::megatron), RowwiseKind::embedding) == 0);
+  // transformers 4 runs expert by expert, as Megatron's passes are priced.
+  const Recipe early = recipe_of_month(RecipeKind::ddp, 202509);
+  CHECK(count(model, early, RowwiseKind::embedding) == 0);
+  s.frozen = true;  // beside adapters
+  CHECK(count(model, recipe_of(RecipeKind::ddp), RowwiseKind::embedding_backward) == 0);
 }
 
 TEST_CASE("parallel adapters read what overlapped products have brought together") {

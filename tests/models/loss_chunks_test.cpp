@@ -89,7 +89,7 @@ TEST_CASE("an eighth of the logits is there at once") {
 TEST_CASE("a head stays whole where chunks do not divide the tokens, and with token prediction") {
   const ModelSpec llama = load_model("llama3-8b"), deepseek = load_model("deepseek-v3");
   const auto chunks = [](const ModelSpec& model, const Recipe& recipe, std::int64_t tokens) {
-    return loss_chunks(model, traits_of(recipe.kernels.loss, recipe), tokens);
+    return loss_parts(model, traits_of(recipe.kernels.loss, recipe), tokens).count;
   };
   const Recipe& titan = recipe_of(RecipeKind::fsdp2_compile);
   CHECK(chunks(llama, titan, 4096) == 8);

@@ -372,7 +372,7 @@ const TorchtitanModel* torchtitan_model_of(std::string_view module, std::string_
 std::int64_t torchtitan_loss_chunks(const ModelSpec& model, const ParallelPlan& plan) {
   const std::int64_t tokens = plan.micro_batch_size * plan.seq_len / plan.cp;
   const Recipe& recipe = recipe_of(RecipeKind::fsdp2_compile);
-  return loss_chunks(model, traits_of(plan.loss, recipe), tokens);
+  return loss_parts(model, traits_of(plan.loss, recipe), tokens).count;
 }
 
 }  // namespace qplan

@@ -55,11 +55,12 @@ TEST_CASE("a plan's attention backend stands for the recipe's") {
   CHECK(kernel("attention_backend=unfused") == AttentionKernel::unfused);
 }
 
-TEST_CASE("FSDP's plans choose attention, too, and leave it to the recipe unasked") {
+TEST_CASE("plans of torch's trainers choose attention, too, and leave it to the recipe unasked") {
   const ModelSpec model = load_model("llama3-8b");
   const auto kernel = [&](RecipeKind kind, const std::string& words) {
     const Recipe& recipe = recipe_of(kind);
-    const ParallelPlan plan = parse_plan("dp8 zero3 gbs8 seq1024 " + words);
+    const std::string zero = kind == RecipeKind::ddp ? "zero0" : "zero3";
+    const ParallelPlan plan = parse_plan("dp8 " + zero + " gbs8 seq1024 " + words);
     BlockShape s = base_shape(model, plan, recipe, 1);
     s.kind = BlockKind::decoder;
     s.layer = model.layers.back();
@@ -70,7 +71,9 @@ TEST_CASE("FSDP's plans choose attention, too, and leave it to the recipe unaske
     REQUIRE(found.size() == 1);
     return found.front();
   };
-  for (const RecipeKind kind : {RecipeKind::fsdp1, RecipeKind::fsdp2, RecipeKind::fsdp2_compile}) {
+  for (const RecipeKind kind : {RecipeKind::fsdp1, RecipeKind::fsdp2, RecipeKind::fsdp2_compile,
+                                RecipeKind::ddp, RecipeKind::deepspeed}) {
+    CAPTURE(to_word(kind));
     CHECK(kernel(kind, "") == recipe_of(kind).kernels.attention);
     CHECK(kernel(kind, "attention_backend=fused") == AttentionKernel::fused);
     CHECK(kernel(kind, "attention_backend=flash") == AttentionKernel::flash2);

@@ -121,6 +121,20 @@ TEST_CASE("our executor's words are feasible, one at a time and together") {
   CHECK(broken_rule(qwen3_30b(), parse_plan("tp2 sp dp2 ep2 etp2 gbs2"), ours, {}) == "");
 }
 
+TEST_CASE("attention and loss of Hugging Face's modules are chosen whoever shards them") {
+  const ModelSpec model = llama3_70b();
+  for (const RecipeKind kind :
+       {RecipeKind::ddp, RecipeKind::deepspeed, RecipeKind::fsdp1, RecipeKind::fsdp2}) {
+    CAPTURE(to_word(kind));
+    const std::string zero = kind == RecipeKind::ddp ? "dp8 zero0 gbs8 " : "dp8 zero3 gbs8 ";
+    for (const char* words :
+         {"attention_backend=flash", "attention_backend=fused", "loss=narrow", "loss=compiled"}) {
+      CAPTURE(words);
+      CHECK(broken_rule(model, parse_plan(zero + words), recipe(kind), {}) == "");
+    }
+  }
+}
+
 TEST_CASE("what dualpipe asks for is said in one sentence each") {
   const auto complaint = [](std::string_view line) {
     const auto reasons =

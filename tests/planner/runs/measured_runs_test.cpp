@@ -46,6 +46,23 @@ TEST_CASE("a row's words are the plan's") {
         "overlap=grad+param");
 }
 
+// A column of chunks says 1f1b or interleaved; any other schedule is a word of the plan.
+TEST_CASE("a row's own word for a schedule is the plan's") {
+  const auto schedule = [](const char* pp, const char* vpp, const char* words) {
+    CsvTable table = one_run({{"pp", pp}, {"vpp", vpp}, {"zero", "0"}});
+    table.columns.push_back("plan_words");
+    table.rows.front().cells.push_back(words);
+    return read_measured_runs(table).front().inputs->plan.schedule;
+  };
+  CHECK(schedule("4", "1", "zb-h1") == ScheduleKind::zb_h1);
+  CHECK(schedule("4", "2", "zbv") == ScheduleKind::zbv);
+  CHECK(schedule("4", "1", "gpipe") == ScheduleKind::gpipe);
+  CHECK(schedule("4", "1", "interleaved vpp2") == ScheduleKind::interleaved);
+  CHECK(schedule("4", "2", "") == ScheduleKind::interleaved);
+  CHECK(schedule("4", "1", "") == ScheduleKind::one_f_one_b);
+  CHECK(schedule("1", "1", "zb-h1") == ScheduleKind::one_f_one_b);  // no stages to schedule
+}
+
 TEST_CASE("flags change what the columns said") {
   const auto plan = [](const char* flags) {
     return plan_of({{"tp", "2"}, {"other_flags", flags}});
