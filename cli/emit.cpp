@@ -21,6 +21,7 @@
 #include "costmodel/profiles/pod_levels.h"
 #include "models/error.h"
 #include "planner/frameworks/emit_mark.h"
+#include "planner/frameworks/rl/rl.h"
 
 namespace qplan {
 namespace {
@@ -76,8 +77,64 @@ std::string machine_options(const Job& job) {
   return words;
 }
 
+// The step of answers that a plan file keeps around its plan, as `predict` prices it.
+struct StepOfPlan {
+  RlStep step;
+  std::optional<RlEstimate> estimate;  // none: the step cannot be
+};
+
+std::optional<StepOfPlan> step_of_plan(const Job& job, const PlanFile& file) {
+  if (!file.step) return std::nullopt;
+  StepOfPlan of{*file.step, {}};
+  of.step.job.change_of_hands = change_of_hands_in(job.choices.files);
+  const std::int64_t gpus = job.gpus + of.step.job.rollout_gpus;
+  if (!rl_faults(of.step.job, job.model, file.plan, of.step.layout, gpus).empty()) return of;
+  of.estimate = evaluate_rl(*job.cost, of.step.job, file.plan, of.step.layout, gpus);
+  return of;
+}
+
+// Whether the files are of the whole step: of its engines, or of pairs, where it has them.
+bool says_step(Framework framework, Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::sft:
+      return true;
+    case Algorithm::dpo:
+      return framework == Framework::trl;
+    case Algorithm::grpo:
+    case Algorithm::ppo:
+      return framework == Framework::slime || framework == Framework::verl ||
+             framework == Framework::nemo_rl;
+  }
+  return false;
+}
+
+std::string update_alone(const RlJob& job) {
+  return fmt::format(
+      "these files are of {}'s update alone, on the GPUs that train: they make no {}; for a whole "
+      "step use {}",
+      to_word(job.algorithm), job.generates() ? "answers and have no engines" : "pairs",
+      job.generates() ? "verl, nemo-rl or slime" : "trl");
+}
+
+std::string predicted_text(const Answer& answer, const std::optional<StepOfPlan>& step) {
+  const Estimate& e = *answer.estimate;
+  if (step && step->estimate) {
+    const RlEstimate& whole = *step->estimate;
+    return fmt::format("predicted: {} on the worst GPU of {}, {} a step of {}, {} tokens/s a GPU",
+                       human_bytes(whole.device), human_bytes(whole.capacity),
+                       human_seconds(whole.step_time), to_word(step->step.job.algorithm),
+                       significant(whole.tokens_per_s_per_gpu, 4));
+  }
+  return fmt::format(
+      "predicted: {} on the worst GPU of {}, {} a step, {} tokens/s a GPU, {} tokens/s",
+      human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
+      human_seconds(e.step_time), significant(e.tokens_per_s_per_gpu, 4),
+      human_count(e.tokens_per_s));
+}
+
 // What a file says of the plan it holds.
-std::vector<std::string> remarks_of(const Job& job, Framework framework, const Answer& answer) {
+std::vector<std::string> remarks_of(const Job& job, Framework framework, const Answer& answer,
+                                    const std::optional<StepOfPlan>& step) {
   std::vector<std::string> remarks{
       fmt::format("{} on {} x {}, for {}; {}", job.model.name, job.gpus, job.hardware.name,
                   to_word(framework), kWrittenByEmit),
@@ -91,12 +148,9 @@ std::vector<std::string> remarks_of(const Job& job, Framework framework, const A
         fmt::format("{} is a profile of one's own: give its file to qplan check, --hardware FILE",
                     job.hardware.name));
   }
-  const Estimate& e = *answer.estimate;
-  remarks.push_back(
-      fmt::format("predicted: {} on the worst GPU of {}, {} a step, {} tokens/s a GPU, {} tokens/s",
-                  human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
-                  human_seconds(e.step_time), significant(e.tokens_per_s_per_gpu, 4),
-                  human_count(e.tokens_per_s)));
+  const bool whole = !step || says_step(framework, step->step.job.algorithm);
+  if (!whole) remarks.push_back(update_alone(step->step.job));
+  remarks.push_back(predicted_text(answer, whole ? step : std::nullopt));
   if (answer.plan.document_len > 0) {
     remarks.push_back(
         fmt::format("predicted for packed sequences: pack documents of some {} tokens, and keep "
@@ -260,7 +314,8 @@ Exit run_emit(const Args& args, const Console& console) {
   if (!reasons.empty()) refuse(*job, framework, subject, reasons);
 
   const Answer answer = ask(*job, file.plan);
-  const auto files = emit(framework, subject, remarks_of(*job, framework, answer));
+  const std::optional<StepOfPlan> step = step_of_plan(*job, file);
+  const auto files = emit(framework, subject, remarks_of(*job, framework, answer, step));
   if (!question.folder.empty()) write_all(question.folder, files, question.force);
   if (question.json) {
     console.out << answer_text("emit", to_json(*job, framework, answer, files, question));
@@ -268,6 +323,9 @@ Exit run_emit(const Args& args, const Console& console) {
     for (const EmittedFile& written : files) {
       print(console.out, "{}\n", (fs::path(question.folder) / written.name).string());
     }
+  }
+  if (step && !says_step(framework, step->step.job.algorithm)) {
+    print(console.err, "note: {}\n", update_alone(step->step.job));
   }
   if (!answer.feasible()) {
     print(console.err, "note: the plan does not fit: {}\n", answer.infeasible.front().message);

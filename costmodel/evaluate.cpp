@@ -48,7 +48,7 @@ CostModel::~CostModel() = default;
 
 HardwareProfile as_one_machine(const std::vector<GpuKind>& kinds) {
   HardwareProfile whole = kinds.front().hardware;
-  double gpus = 0, price = 0;
+  double gpus = 0, price = 0, gpu_watt = 0, host_watt = 0;
   bool priced = true;
   std::map<Precision, double> peaks;
   whole.name.clear();
@@ -61,6 +61,8 @@ HardwareProfile as_one_machine(const std::vector<GpuKind>& kinds) {
     whole.gpu.name += fmt::format("{}{}", plus, own.gpu.name);
     gpus += count;
     price += own.price_per_gpu_hour * count;
+    gpu_watt += own.gpu.tdp_watt * count;
+    host_watt += own.host.watt_per_gpu * count;
     priced = priced && own.price_per_gpu_hour > 0;
     for (const auto& [precision, peak] : own.gpu.matmul) peaks[precision] += peak.value() * count;
     Gpu& gpu = whole.gpu;
@@ -79,6 +81,8 @@ HardwareProfile as_one_machine(const std::vector<GpuKind>& kinds) {
   });
   for (auto& [precision, peak] : whole.gpu.matmul) peak = FlopsPerSecond(peaks[precision] / gpus);
   whole.price_per_gpu_hour = priced ? price / gpus : 0;
+  whole.gpu.tdp_watt = gpu_watt / gpus;
+  whole.host.watt_per_gpu = host_watt / gpus;
   return whole;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/error.h"
 #include "models/plan/words.h"
 #include "planner/frameworks/emit.h"
 #include "planner/rl/rl_step.h"
@@ -71,11 +73,30 @@ void other_values(const Word& word, const P& plan, const P& defaults, Visit visi
   }
 }
 
-// What a step's answers make of a plan is its batch.
-void set_batch_of_step(const Subject& subject, P& plan) {
-  if (subject.step == nullptr || plan.dp <= 0 || plan.micro_batch_size <= 0) return;
-  plan.global_batch_size = packing_of(subject.step->job, subject.model, plan).sequences;
-}
+// What a step's answers make of a plan is its batch. Packing them takes a millisecond, and most
+// changes leave it as it is: it is done once for all plans alike in what packing_of() reads.
+class BatchOfStep {
+ public:
+  explicit BatchOfStep(const Subject& subject) : subject_(subject) {}
+
+  void set_in(P& plan) const {
+    if (subject_.step == nullptr || plan.dp <= 0 || plan.micro_batch_size <= 0) return;
+    const Read read{plan.tp,      plan.pp,      plan.dp, plan.cp, plan.micro_batch_size,
+                    plan.seq_len, plan.schedule};
+    const auto [known, is_new] = sequences_.try_emplace(read, 0);
+    if (is_new) known->second = packed(plan);
+    plan.global_batch_size = known->second;
+  }
+
+  [[nodiscard]] std::int64_t packed(const P& plan) const {
+    return packing_of(subject_.step->job, subject_.model, plan).sequences;
+  }
+
+ private:
+  using Read = std::tuple<int, int, int, int, std::int64_t, std::int64_t, ScheduleKind>;
+  const Subject& subject_;
+  mutable std::map<Read, std::int64_t> sequences_;
+};
 
 // A plan with one word changed. The later the word, the dearer: what the plan is about goes when
 // nothing else helps.
@@ -84,8 +105,8 @@ struct Change {
   P plan;
 };
 
-std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& defaults,
-                               std::int64_t gpus) {
+std::vector<Change> changes_of(const Subject& subject, const BatchOfStep& batch, const P& plan,
+                               const P& defaults, std::int64_t gpus) {
   std::vector<Change> changes;
   int word = 0, value = 0;
   const auto next_word = [&] {
@@ -96,7 +117,7 @@ std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& d
     constexpr int kMostValues = 1 << 10;
     ++value;
     if (changed == plan) return;
-    set_batch_of_step(subject, changed);
+    batch.set_in(changed);
     changes.push_back({word, (word + dearer) * kMostValues + value, std::move(changed)});
   };
   const auto edit = [&](auto&& change) {
@@ -210,6 +231,7 @@ class Way {
   Way(Framework framework, const Subject& subject, const ClusterLimits& limits)
       : framework_(framework),
         subject_(subject),
+        batch_(subject),
         limits_(limits),
         defaults_(default_plan(subject.model, recipe_of(subject.recipe), subject.plan.world(),
                                subject.plan.global_batch_size, subject.plan.seq_len)) {
@@ -218,6 +240,7 @@ class Way {
 
   std::optional<P> shortest(const PlanFits& fits) const {
     constexpr std::size_t kMostChanges = 10, kMostFurther = 2;
+    if (step_has_no_words()) return std::nullopt;
     std::vector<Step> steps{{subject_.plan, {}, {}}};
     std::optional<P> first;
     std::size_t further = 0;
@@ -245,7 +268,7 @@ class Way {
       if (plan.*row.member == subject_.plan.*row.member) return;
       P back = plan;
       back.*row.member = subject_.plan.*row.member;
-      set_batch_of_step(subject_, back);
+      batch_.set_in(back);
       if (back.world() != plan.world() || !refusals_of(back).empty()) return;
       if (!fits || fits(back) || !fits(plan)) plan = std::move(back);
     });
@@ -253,9 +276,31 @@ class Way {
   }
 
   [[nodiscard]] std::vector<std::string_view> refusals_of(const P& plan) const {
+    return refusals_of(plan, subject_.step);
+  }
+
+  [[nodiscard]] std::vector<std::string_view> refusals_of(const P& plan, const RlStep* step) const {
     const Subject changed{subject_.model,  subject_.config,        plan,
-                          subject_.recipe, subject_.gpus_per_node, subject_.step};
+                          subject_.recipe, subject_.gpus_per_node, step};
     return refusals(framework_, changed, limits_);
+  }
+
+  // Whether the files lack words for the step around the plan: what is refused for its sake alone,
+  // and whichever word of the plan changes. Every way from there would be tried in vain.
+  [[nodiscard]] bool step_has_no_words() const {
+    if (subject_.step == nullptr) return false;
+    const auto without = refusals_of(subject_.plan, nullptr);
+    const auto all = refusals_of(subject_.plan);
+    return std::any_of(all.begin(), all.end(), [&](std::string_view refusal) {
+      if (std::find(without.begin(), without.end(), refusal) != without.end()) return false;
+      const auto changes = changes_of(subject_, batch_, subject_.plan, defaults_, gpus());
+      return std::all_of(changes.begin(), changes.end(),
+                         [&](const Change& change) { return is_refused(change.plan, refusal); });
+    });
+  }
+
+  [[nodiscard]] std::int64_t gpus() const {
+    return limits_.gpus > 0 ? limits_.gpus : subject_.plan.world();
   }
 
   [[nodiscard]] bool is_refused(const P& plan, std::string_view refusal) const {
@@ -287,8 +332,7 @@ class Way {
   void end(std::string_view refusal, const Step& step, int from, std::size_t count,
            std::vector<Step>& further) const {
     int before = 0;
-    const std::int64_t gpus = limits_.gpus > 0 ? limits_.gpus : subject_.plan.world();
-    for (Change& change : changes_of(subject_, step.plan, defaults_, gpus)) {
+    for (Change& change : changes_of(subject_, batch_, step.plan, defaults_, gpus())) {
       const bool likeliest = change.word != before;
       before = change.word;
       const auto& words = step.words;
@@ -311,6 +355,7 @@ class Way {
 
   Framework framework_;
   const Subject& subject_;
+  BatchOfStep batch_;
   const ClusterLimits& limits_;
   P defaults_;
 };
@@ -323,6 +368,9 @@ bool nearest_expressible(Framework framework, const Subject& subject, const Clus
   if (!has_files_of(framework, subject.model)) return false;
   const auto found = Way(framework, subject, limits).shortest(fits);
   if (found) nearest = *found;
+  QPLAN_CHECK(!found || !subject.step || nearest.dp <= 0 ||
+                  nearest.global_batch_size == BatchOfStep(subject).packed(nearest),
+              "a plan's batch is what its step's answers make of it");
   return found.has_value();
 }
 

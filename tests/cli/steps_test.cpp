@@ -2,10 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "models/files.h"
+#include "models/text.h"
 #include "models/words.h"
 #include "planner/rl/rl_job.h"
 #include "tests/cli/run.h"
@@ -166,4 +168,49 @@ TEST_CASE("what takes a step's update alone says so, and no run of tokens is pla
   CHECK(played.says("is of a step of grpo"));
   REQUIRE(step("search", "--algorithm sft -o " + file).code == 0);
   CHECK(run("goodput " + file + " --tokens 1B").code == 0);
+}
+
+TEST_CASE("files of a step predict the whole step, and files of its update alone say so") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("best.json");
+  const std::string asked = " --model qwen3-0.6b --gpus 8 --algorithm ";
+  REQUIRE(run("search --framework verl --rollout-gpus 0 -o " + file + asked + "grpo").code == 0);
+  const Ran whole = run("emit " + file + " --framework verl --json");
+  REQUIRE(whole.code == 0);
+  const double seconds = run("predict " + file + " --json").json()["step"]["step_time_s"];
+  const std::string text = whole.json()["files"][0]["text"];
+  CAPTURE(text);
+  CHECK(text.find(", " + human_seconds(Seconds(seconds)) + " a step of grpo, ") !=
+        std::string::npos);
+  const std::string alone = "these files are of grpo's update alone";
+  CHECK_FALSE(whole.says(alone));
+
+  // A plan of another recipe, whose files know no engines.
+  REQUIRE(run("search --framework fsdp2 --rollout-gpus 0 -o " + file + asked + "grpo").code == 0);
+  const Ran launched = run("emit " + file + " --framework fsdp2 --json");
+  REQUIRE(launched.code == 0);
+  CHECK(launched.says(alone));
+  CHECK(launched.json()["files"].dump().find(alone) != std::string::npos);
+  REQUIRE(run("search --framework fsdp2 -o " + file + asked + "sft").code == 0);
+  const Ran examples = run("emit " + file + " --framework fsdp2 --json");
+  REQUIRE(examples.code == 0);
+  CHECK_FALSE(examples.says("update alone"));
+  CHECK(examples.json()["files"].dump().find("a step of sft") != std::string::npos);
+}
+
+TEST_CASE("a step that files have no words for is refused at once") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("best.json");
+  // Trainer and engines in turn, on GPUs of their own: verl's trainer beside engines is a step
+  // late.
+  REQUIRE(run("search --model qwen3-0.6b --gpus 8 --algorithm grpo --rollout-gpus 4 --pp 2 "
+              "--pipeline-layout 20+8 -o " +
+              file)
+              .code == 0);
+  const auto begin = std::chrono::steady_clock::now();
+  const Ran refused = run("emit " + file + " --framework verl --json");
+  CHECK(refused.code == 2);
+  CHECK(refused.says("use staleness 1"));
+  // All ways to change its plan took three minutes.
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
 }

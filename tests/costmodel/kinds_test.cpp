@@ -91,3 +91,14 @@ TEST_CASE("each kind's stages are held to its own memory, in the order of the ki
   CHECK(b.worst == 0);
   CHECK(b.stages[0].device > a.stages[1].device);  // the first stage holds more microbatches
 }
+
+TEST_CASE("a cluster of two kinds draws the power of both, whichever is named first") {
+  const HardwareProfile big = load_hardware("h200-sxm"), small = load_hardware("l40s");
+  const HardwareProfile one = as_one_machine({{big, 8}, {small, 24}});
+  const HardwareProfile other = as_one_machine({{small, 24}, {big, 8}});
+  CHECK(one.gpu.tdp_watt == doctest::Approx((8 * big.gpu.tdp_watt + 24 * small.gpu.tdp_watt) / 32));
+  CHECK(one.host.watt_per_gpu ==
+        doctest::Approx((8 * big.host.watt_per_gpu + 24 * small.host.watt_per_gpu) / 32));
+  CHECK(one.gpu.tdp_watt == doctest::Approx(other.gpu.tdp_watt));
+  CHECK(one.host.watt_per_gpu == doctest::Approx(other.host.watt_per_gpu));
+}

@@ -304,6 +304,18 @@ constexpr auto kSwiftLimits = std::to_array<Limit>({
        return std::string(
            "ms-swift switches Megatron's distributed optimizer off beside muon; use zero 0");
      }},
+    // swift/megatron/arguments/megatron_args.py, _check_muon, at 3602360a.
+    {"swift_muon_overlap",
+     [](const Subject& s) {
+       const auto& o = s.plan.overlap;
+       return s.plan.optimizer == OptimizerKind::muon &&
+              (o.has(OverlapKind::grad) || o.has(OverlapKind::param));
+     },
+     [](const Subject&) {
+       return std::string(
+           "ms-swift's muon goes without overlap_grad_reduce and overlap_param_gather; leave grad "
+           "and param out of overlap");
+     }},
     {"swift_precision_weights",
      [](const Subject& s) {
        return s.plan.precision == Precision::mxfp8 && s.plan.fp8_param_gather;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -70,6 +71,21 @@ TEST_CASE("what a framework's files say of optimizers is what the framework has"
   CHECK(said_by(Framework::automodel) == set_of(adam));
   CHECK(said_by(Framework::trl) == set_of(adam, adam8bit));
   CHECK(said_by(Framework::ms_swift) == set_of(adam, sgd, muon));
+}
+
+TEST_CASE("ms-swift's muon is written without the overlaps that ms-swift refuses beside it") {
+  const std::string name = "llama3-8b";
+  const ModelSpec model = load_model(name);
+  const Json config = model_config(name);
+  const auto refused = [&](const std::string& line) {
+    const ParallelPlan plan = canonical(parse_plan(line), model, RecipeKind::megatron);
+    const Subject subject{model, config, plan, RecipeKind::megatron, 8};
+    const auto reasons = refusals(Framework::ms_swift, subject, {8, 90});
+    return std::find(reasons.begin(), reasons.end(), "swift_muon_overlap") != reasons.end();
+  };
+  CHECK(refused("dp8 zero0 gbs64 seq4096 optimizer=muon overlap=grad"));
+  CHECK_FALSE(refused("dp8 zero0 gbs64 seq4096 optimizer=muon overlap=none"));
+  CHECK_FALSE(refused("dp8 zero0 gbs64 seq4096 overlap=grad"));
 }
 
 TEST_CASE("an emit's nearest plan keeps the optimizer, which belongs to the job") {
