@@ -11,6 +11,7 @@
 #include "cli/advice.h"
 #include "planner/rules/feasible.h"
 #include "planner/search/enumerate.h"
+#include "planner/search/refusals.h"
 
 namespace qplan {
 namespace {
@@ -201,6 +202,13 @@ class Advisor {
     std::size_t steps = 0;
   };
 
+  // What cannot fit is left out: nobody asks here for the plan that needs least.
+  RefusesPlan refusal_of(const Job& job) {
+    RefusesPlan& refuses = refuse_[&job];
+    if (!refuses) refuses = refuses_states_that_do_not_fit(*job.cost);
+    return refuses;
+  }
+
   const Job& of_framework(RecipeKind framework) {
     if (framework == job_.framework) return job_;
     auto& other = others_[framework];
@@ -250,6 +258,7 @@ class Advisor {
     only(&P::schedule, ScheduleKind::one_f_one_b);
     SearchOptions options;
     options.top = 1;
+    options.refuses = refusal_of(job);
     return !search_offered(job, space, options).plans.empty();
   }
 
@@ -260,6 +269,7 @@ class Advisor {
     const Job& job = of_framework(asked->first.framework);
     SearchOptions options;
     options.top = 1;
+    options.refuses = refusal_of(job);
     const SearchResult result = search_offered(job, asked->first.space, options);
     if (result.plans.empty()) return std::nullopt;
     const RankedPlan& plan = result.plans.front();
@@ -322,6 +332,7 @@ class Advisor {
   JobQuestion present_;
   std::vector<Kind> kinds_;
   std::map<RecipeKind, std::unique_ptr<Job>> others_;
+  std::map<const Job*, RefusesPlan> refuse_;
 };
 
 }  // namespace

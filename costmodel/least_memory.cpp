@@ -45,20 +45,23 @@ LeastMemory::Held LeastMemory::held(const ParallelPlan& plan, const BlockShape& 
   return known_.try_emplace(key, made).first->second;
 }
 
-bool LeastMemory::cannot_fit(const ParallelPlan& plan) {
-  if (!cost_.kinds().empty()) return false;  // stages on GPUs of several sizes
+LeastMemory::Needs LeastMemory::needs(const ParallelPlan& plan) {
+  if (!cost_.kinds().empty()) return {};  // stages on GPUs of several sizes
   const HardwareProfile& hardware = cost_.hardware();
   const BlockShape base =
       base_shape(cost_.model(), plan_on(hardware, plan, cost_.recipe()), cost_.recipe(),
                  cost_.facts().moe_imbalance, cost_.facts().turns_fp8);
   const Held layers = held(plan, base);
   // The fullest rank of a pipeline holds no less than the mean.
-  constexpr double kRounding = 1 + 1e-9;  // sums in another order
   const Bytes device = layers.device * (1.0 / plan.pp);
-  if (device > cost_.capacity() * kRounding) return true;
   const HostStates host =
       host_states(plan, layers.offloaded / plan.pp, host_step(cost_.recipe(), base, 1), hardware);
-  return host.held > host.room * kRounding;
+  return {device, host.held > host.room * kRounding};
+}
+
+bool LeastMemory::cannot_fit(const ParallelPlan& plan) {
+  const Needs least = needs(plan);
+  return least.more_than_host || least.device > cost_.capacity() * kRounding;
 }
 
 }  // namespace qplan

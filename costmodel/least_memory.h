@@ -16,9 +16,18 @@ class LeastMemory {
  public:
   explicit LeastMemory(const CostModel& cost) : cost_(cost) {}
 
+  // What the plan's decoder layers hold at least, wherever they lie, whatever is recomputed.
+  struct Needs {
+    Bytes device;                 // of the fullest rank
+    bool more_than_host = false;  // ... and whether the hosts have no room for their part
+  };
+  Needs needs(const ParallelPlan& plan);
+
   // False says nothing. True: the plan's decoder layers have states that fill more than the devices
   // or hosts of its pipeline, wherever its layers lie, whatever it recomputes.
   bool cannot_fit(const ParallelPlan& plan);
+
+  static constexpr double kRounding = 1 + 1e-9;  // of sums in another order
 
  private:
   // Of the decoder layers of a whole pipeline, one copy.

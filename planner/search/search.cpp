@@ -79,7 +79,7 @@ void count(const Ruled& ruled, SearchResult& result) {
 // where a large vocabulary weighs as much as several layers. Also those that nearly fit. Counted in
 // `result`.
 std::deque<Sifted> even_out(const CostModel& cost, const SearchSpace& space,
-                            const SearchOptions& options,
+                            const SearchOptions& options, HeldStates& states,
                             const std::vector<const Siblings*>& hopeful, const BestTimes& best,
                             SearchResult& result) {
   const int threads = thread_count(options.threads);
@@ -89,14 +89,17 @@ std::deque<Sifted> even_out(const CostModel& cost, const SearchSpace& space,
   std::vector<Ruled> ruled(found.size());
   parallel_for(found.size(), threads, [&](std::size_t b) {
     PlanSifter sifter(cost);
-    Sieve even(cost, options);
+    Sieve even(cost, options, states);
     for (std::size_t i = b * kBatch; i < std::min(hopeful.size(), (b + 1) * kBatch); ++i) {
       PlanNumber number = hopeful[i]->number;
       for (Allowed* const uneven : hopeful[i]->plans) {
         ++number;
         if (!worth_evening(cost, uneven->plan, best, options.prune)) continue;
         weigh(cost, options, sifter, *uneven);
-        if (uneven->room != Room::fits && !may_fit_evened(cost, options, *uneven)) continue;
+        if (uneven->room != Room::fits &&
+            !may_fit_evened(cost, options, uneven->plan, uneven->device_peak)) {
+          continue;
+        }
         const auto plan = evened(cost, uneven->plan);
         if (plan && ruled[b].allows(rules, *plan)) even.judge(*plan, number);
       }
@@ -147,13 +150,14 @@ void leave_out_refused(std::vector<Candidate>& simulated, SearchResult& result) 
 
 // Simulates plans with their layers moved, a round at a time: what one finds rules out others.
 std::vector<Candidate> simulate_evened(const CostModel& cost, const SearchSpace& space,
-                                       const SearchOptions& options, ByBound& queue,
-                                       BestTimes& best, SearchResult& result) {
+                                       const SearchOptions& options, HeldStates& states,
+                                       ByBound& queue, BestTimes& best, SearchResult& result) {
   std::vector<Candidate> simulated;
   if (!places_layers(cost, space)) return simulated;
   for (auto hopeful = queue.next_to_even(best); !hopeful.empty();
        hopeful = queue.next_to_even(best)) {
-    ByBound even(cost, options, {}, even_out(cost, space, options, hopeful, best, result));
+    ByBound even(cost, options, states, {},
+                 even_out(cost, space, options, states, hopeful, best, result));
     append(simulate(cost, options, even, best), simulated);
     count_misfits(even.found(), result);
   }
@@ -183,22 +187,31 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
                           const SearchOptions& options) {
   const std::vector<Skeleton> work = skeletons(cost.model(), cost.recipe(), cost.hardware(), space);
   std::vector<Ruled> ruled(work.size());
+  HeldStates states(cost, options);
   parallel_for(work.size(), thread_count(options.threads),
-               [&](std::size_t i) { ruled[i] = ask_rules(cost, space, options, work[i]); });
+               [&](std::size_t i) { ruled[i] = ask_rules(cost, space, options, work[i], states); });
   if (options.progress) options.progress(0.5);
 
   SearchResult result;
   std::vector<BoundedFamily> families;
+  Hopeless hopeless;
   for (Ruled& of_skeleton : ruled) {
     count(of_skeleton, result);
+    hopeless.append(std::move(of_skeleton.hopeless));
     std::move(of_skeleton.families.begin(), of_skeleton.families.end(),
               std::back_inserter(families));
   }
   BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
-  ByBound queue(cost, options, std::move(families), {});
+  ByBound queue(cost, options, states, std::move(families), {});
   std::vector<Candidate> simulated = simulate(cost, options, queue, best);
-  append(simulate_evened(cost, space, options, queue, best, result), simulated);
+  append(simulate_evened(cost, space, options, states, queue, best, result), simulated);
   count_misfits(queue.found(), result);
+  result.out_of_memory += hopeless.count();
+  const bool any = std::any_of(simulated.begin(), simulated.end(),
+                               [](const Candidate& c) { return !c.refused; });
+  if (!any) {
+    if (auto smallest = hopeless.smallest(cost, result.smallest)) result.smallest = smallest;
+  }
   std::int64_t refused = 0;
   for (const auto& [rule, of_rule] : result.infeasible) refused += of_rule.plans;
   result.simulated = std::ssize(simulated);

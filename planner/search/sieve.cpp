@@ -52,7 +52,7 @@ constexpr double kRounding = 1e-9;  // sums of the same blocks in another order
 }  // namespace
 
 Ruled ask_rules(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
-                const Skeleton& skeleton) {
+                const Skeleton& skeleton, HeldStates& states) {
   const Rules rules(cost, space, options);
   PlanSifter sifter(cost);
   EvenWork even_work;
@@ -65,11 +65,20 @@ Ruled ask_rules(const CostModel& cost, const SearchSpace& space, const SearchOpt
   const auto of_family = [&](const Family& family) {
     std::vector<bool> allowed;
     std::optional<ParallelPlan> least;
+    std::vector<Hopeless::OfFamily> hopeless;
+    bool hope = false;
     each_plan(family, [&](const ParallelPlan& plan) {
+      const auto place = static_cast<std::uint32_t>(allowed.size());
       allowed.push_back(ruled.allows(rules, plan));
-      if (allowed.back() && (!least || hides_more(plan, *least))) least = plan;
+      if (!allowed.back()) return;
+      if (!least || hides_more(plan, *least)) least = plan;
+      if (hope) return;  // of others it is asked where that spares more
+      const std::optional<Bytes> needs = states.rule_out(plan);
+      hope = !needs;
+      if (needs) hopeless.push_back({*needs, place});
     });
     if (!least) return;
+    if (!hope) return ruled.hopeless.add(family, hopeless);
     least->recompute = family.least.recompute;
     BoundedFamily bounded{{std::move(*least), family.words}, std::move(allowed), {}, false};
     std::optional<Seconds>& even =
@@ -93,16 +102,6 @@ void Sifted::misfit(const Allowed& plan) {
   smallest = RankedPlan{plan.plan, Seconds(0), plan.device_peak};
 }
 
-bool may_be_evened(const ParallelPlan& plan) {
-  return plan.pp > 1 && plan.schedule != ScheduleKind::dualpipe && plan.recompute.layers == 0;
-}
-
-bool may_fit_evened(const CostModel& cost, const SearchOptions& options, const Allowed& allowed) {
-  if (!cost.recipe().can.takes_layout || !may_be_evened(allowed.plan)) return false;
-  const double layers = as_double(cost.model().num_layers) / allowed.plan.pp;
-  return allowed.device_peak + options.beside <= cost.capacity() * (1 + 2 / layers);
-}
-
 void weigh(const CostModel& cost, const SearchOptions& options, PlanSifter& sifter,
            Allowed& allowed) {
   if (allowed.room != Room::unknown) return;
@@ -121,10 +120,18 @@ void Sieve::judge(const BoundedFamily& family, PlanNumber number) {
 }
 
 void Sieve::judge(const ParallelPlan& plan, PlanNumber number) {
+  if (weighs_ && found_.smallest) {
+    const std::optional<Bytes> needs = states_.rule_out(plan);
+    if (needs && *needs >= found_.smallest->device_peak) {
+      ++found_.out_of_memory;
+      return;
+    }
+  }
   if (sifter_.look_at(plan)) begin();
   Allowed allowed{plan};
   if (weighs_) weigh(cost_, options_, sifter_, allowed);
-  if (allowed.room == Room::too_small && !may_fit_evened(cost_, options_, allowed)) {
+  if (allowed.room == Room::too_small &&
+      !may_fit_evened(cost_, options_, plan, allowed.device_peak)) {
     return found_.misfit(allowed);
   }
   if (!kept_) found_.siblings.push_back({{}, sifter_.own_work_bound(plan), number});
@@ -152,10 +159,11 @@ Seconds BestTimes::limit(std::size_t few) const {
   return times_.size() < few ? Seconds(std::numeric_limits<double>::infinity()) : times_[few - 1];
 }
 
-ByBound::ByBound(const CostModel& cost, const SearchOptions& options,
+ByBound::ByBound(const CostModel& cost, const SearchOptions& options, HeldStates& states,
                  std::vector<BoundedFamily> families, std::deque<Sifted> found)
     : cost_(cost),
       options_(options),
+      states_(states),
       families_(std::move(families)),
       threads_(thread_count(options.threads)),
       looked_at_(families_.size(), false),
@@ -233,7 +241,7 @@ void ByBound::look_at(const std::vector<std::size_t>& families) {
   std::vector<Sifted> found(families.size());
   found.resize(in_parts(families.size(), threads_,
                         [&](std::size_t part, std::size_t first, std::size_t end) {
-                          Sieve sieve(cost_, options_);
+                          Sieve sieve(cost_, options_, states_);
                           for (std::size_t i = first; i < end; ++i) {
                             sieve.judge(families_[families[i]], families[i] * kMostOfFamily);
                           }

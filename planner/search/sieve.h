@@ -14,6 +14,7 @@
 
 #include "planner/rules/feasible.h"
 #include "planner/search/enumerate.h"
+#include "planner/search/hopeless.h"
 #include "planner/search/search.h"
 
 namespace qplan {
@@ -70,7 +71,8 @@ class Rules {
 
 // What plans came to by the rules.
 struct Ruled {
-  std::vector<BoundedFamily> families;
+  std::vector<BoundedFamily> families;  // of which some plan may fit
+  Hopeless hopeless;                    // the others' plans
   std::map<std::string_view, Refused> infeasible;
   std::int64_t considered = 0;
 
@@ -79,7 +81,7 @@ struct Ruled {
 };
 // Of one skeleton.
 Ruled ask_rules(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
-                const Skeleton& skeleton);
+                const Skeleton& skeleton, HeldStates& states);
 
 // What plans came to before any simulation.
 struct Sifted {
@@ -91,13 +93,6 @@ struct Sifted {
   void misfit(const Allowed& plan);
 };
 
-// Whether moving layers between stages may make a plan one of the fastest so far. Where each
-// chunk recomputes a number of its layers, other chunks recompute others, and no bound holds.
-bool may_be_evened(const ParallelPlan& plan);
-
-// Whether a plan that does not fit may with two layers moved away from the rank that is fullest.
-bool may_fit_evened(const CostModel& cost, const SearchOptions& options, const Allowed& allowed);
-
 // Finds out whether the plan fits.
 void weigh(const CostModel& cost, const SearchOptions& options, PlanSifter& sifter,
            Allowed& allowed);
@@ -107,8 +102,8 @@ void weigh(const CostModel& cost, const SearchOptions& options, PlanSifter& sift
 // plans of a skeleton fit, or few do: memory comes first as long as nothing fits, and now and then.
 class Sieve {
  public:
-  Sieve(const CostModel& cost, const SearchOptions& options)
-      : cost_(cost), options_(options), sifter_(cost) {}
+  Sieve(const CostModel& cost, const SearchOptions& options, HeldStates& states)
+      : cost_(cost), options_(options), states_(states), sifter_(cost) {}
 
   // A plan that the rules allow.
   void judge(const ParallelPlan& plan, PlanNumber number);
@@ -121,6 +116,7 @@ class Sieve {
 
   const CostModel& cost_;
   const SearchOptions& options_;
+  HeldStates& states_;
   PlanSifter sifter_;
   Sifted found_;
   bool weighs_ = true;  // these siblings
@@ -166,8 +162,8 @@ class ByBound {
   using BoundedPlan = Bounded<const Allowed*>;
 
   // `found`: what was looked at already.
-  ByBound(const CostModel& cost, const SearchOptions& options, std::vector<BoundedFamily> families,
-          std::deque<Sifted> found);
+  ByBound(const CostModel& cost, const SearchOptions& options, HeldStates& states,
+          std::vector<BoundedFamily> families, std::deque<Sifted> found);
 
   // The next plan; nothing when there are no more, or none that `best` does not rule out.
   std::optional<BoundedPlan> first(const BestTimes& best);
@@ -200,6 +196,7 @@ class ByBound {
 
   const CostModel& cost_;
   const SearchOptions& options_;
+  HeldStates& states_;
   std::vector<BoundedFamily> families_;
   int threads_;
   std::vector<bool> looked_at_;  // of the families

@@ -49,21 +49,61 @@ TEST_CASE("what cannot fit by its layers' states does not fit") {
     LeastMemory least(cost);
     int number = 0;
     for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
-      each_plan(job.model, *job.recipe, job.hardware, job.space, skeleton,
-                [&](const ParallelPlan& plan) {
-                  if (++number % 37 != 0) return;  // some of each kind
-                  if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return;
-                  const bool fits = cost.fits(cost.memory(plan));
-                  misfits += fits ? 0 : 1;
-                  if (!least.cannot_fit(plan)) return;
-                  ++left_out;
-                  CAPTURE(to_string(plan));
-                  CHECK_FALSE(fits);
-                });
+      each_plan(
+          job.model, *job.recipe, job.hardware, job.space, skeleton, [&](const ParallelPlan& plan) {
+            if (++number % 37 != 0) return;  // some of each kind
+            if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return;
+            const MemoryEstimate memory = cost.memory(plan);
+            const bool fits = cost.fits(memory);
+            misfits += fits ? 0 : 1;
+            CHECK(memory.worst_stage().device * LeastMemory::kRounding >= least.needs(plan).device);
+            if (!least.cannot_fit(plan)) return;
+            ++left_out;
+            CAPTURE(to_string(plan));
+            CHECK_FALSE(fits);
+          });
     }
   }
   // It is worth asking.
   if (rounds >= 20) CHECK(left_out * 4 > misfits);
+}
+
+// Most of them are never folded: their states alone are more than the smallest plan needs.
+TEST_CASE("where nothing fits no plan needs less than the smallest") {
+  RandomPlans random(73);
+  const int rounds = test_rounds(30);
+  std::int64_t compared = 0;
+  for (int i = 0; i < rounds; ++i) {
+    SearchJob job = tight_job(random);
+    job.cap = gib(random.pick<double>({0.5, 1, 4}));
+    CAPTURE(job.name);
+    CAPTURE(to_word(job.recipe->kind));
+    CAPTURE(job.space.gpus);
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    SearchOptions options;
+    options.threads = 2;
+    const SearchResult found = search(cost, job.space, options);
+    if (!found.plans.empty() || !found.smallest) continue;
+    const RankedPlan& smallest = *found.smallest;
+    CAPTURE(to_string(smallest.plan));
+    CHECK(cost.memory(smallest.plan).worst_stage().device == smallest.device_peak);
+    const ClusterLimits limits = limits_of(job.hardware, job.space.gpus);
+    PlanSifter sifter(cost);
+    std::int64_t allowed = 0;
+    for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
+      each_plan(job.model, *job.recipe, job.hardware, job.space, skeleton,
+                [&](const ParallelPlan& plan) {
+                  if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return;
+                  ++allowed;
+                  CAPTURE(to_string(plan));
+                  CHECK(sifter.check(plan).device_peak >= smallest.device_peak);
+                });
+    }
+    compared += allowed;
+    CHECK(found.out_of_memory >= allowed);  // and what was made of them by moving layers
+    CHECK(found.bounded_out == 0);
+  }
+  if (rounds >= 20) CHECK(compared > 100);
 }
 
 TEST_CASE("a search that leaves out what cannot fit finds the same plans") {

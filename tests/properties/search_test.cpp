@@ -186,9 +186,12 @@ TEST_CASE("no plan of a family does less than the family's bound says") {
     CAPTURE(round);
     CAPTURE(job.name);
     const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    const SearchOptions options;
+    HeldStates states(cost, options);
     for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
       PlanSifter sifter(cost);
-      for (const BoundedFamily& f : ask_rules(cost, job.space, {}, skeleton).families) {
+      const Ruled ruled = ask_rules(cost, job.space, options, skeleton, states);
+      for (const BoundedFamily& f : ruled.families) {
         ++families;
         shared += f.of_schedule ? 0 : 1;
         std::size_t place = 0;

@@ -178,20 +178,37 @@ std::vector<WrittenOption> megatron_keys(MegatronKeys keys, const Subject& subje
   return result;
 }
 
-UnsaidFlag flag_without_key(MegatronKeys keys, const Subject& subject) {
-  for (const WrittenOption& option : written(megatron_options(), subject)) {
+namespace {
+
+// The flags that have neither a key nor another place: a few, and a search asks of every plan
+// whether it has one of them.
+std::vector<const Option*> options_without_key(MegatronKeys keys) {
+  std::vector<const Option*> without;
+  for (const Option& option : megatron_options()) {
     const bool elsewhere =
         std::find(kElsewhere.begin(), kElsewhere.end(), option.key) != kElsewhere.end();
     const bool named = std::any_of(kNames.begin(), kNames.end(), [&](const Name& name) {
       return name.flag == option.key && !key_of(keys, name).empty();
     });
+    if (elsewhere || named || option.key == "--grad-reduce-in-bf16") continue;
+    without.push_back(&option);
+  }
+  return without;
+}
+
+}  // namespace
+
+UnsaidFlag flag_without_key(MegatronKeys keys, const Subject& subject) {
+  static const std::vector<const Option*> of_verl = options_without_key(MegatronKeys::verl);
+  static const std::vector<const Option*> of_nemo_rl = options_without_key(MegatronKeys::nemo_rl);
+  for (const Option* const option : keys == MegatronKeys::verl ? of_verl : of_nemo_rl) {
     // Every layer, which is what NeMo-RL's "full" is.
     const bool every =
         keys == MegatronKeys::nemo_rl && subject.plan.recompute.layers == 0 &&
-        (option.key == "--recompute-method" || option.key == "--recompute-num-layers");
-    if (elsewhere || named || every || option.key == "--grad-reduce-in-bf16") continue;
+        (option->key == "--recompute-method" || option->key == "--recompute-num-layers");
+    if (every || option->write(subject).is_null()) continue;
     for (const Option& row : megatron_options()) {
-      if (row.key == option.key) return {option.key, std::string(row.word)};
+      if (row.key == option->key) return {std::string(row.key), std::string(row.word)};
     }
   }
   return {};
