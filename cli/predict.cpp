@@ -224,7 +224,7 @@ std::optional<RlStep> asked_step(const PredictQuestion& question) {
 // The length of its sequences where nobody says it, and no batch: that follows.
 void set_rl_words(PredictQuestion& question, const RlJob& job) {
   const std::string& line = is_plan_file(question.plan) ? std::string() : question.plan;
-  refuse_batch(is_said("global_batch_size", line, question.words));
+  refuse_batch(question.words.contains("global_batch_size"));
   // The plan is of the GPUs that train.
   if (question.choices.gpus && job.rollout_gpus > 0) {
     if (job.rollout_gpus >= *question.choices.gpus) {
@@ -239,7 +239,16 @@ void set_rl_words(PredictQuestion& question, const RlJob& job) {
   }
 }
 
-AskedRl ask_rl(RlStep step, AskedPlan& asked) {
+// A line that search printed says its batch, too.
+void refuse_other_batch(const std::string& line, std::int64_t said, std::int64_t packed) {
+  if (is_plan_file(line) || !line_says(line, "global_batch_size") || said == packed) return;
+  throw Error(
+      fmt::format("gbs{} is not the {} sequences that the answers of an optimizer step make; leave "
+                  "it out of the line",
+                  said, packed));
+}
+
+AskedRl ask_rl(RlStep step, AskedPlan& asked, const std::string& line) {
   AskedRl rl{.job = std::move(step.job), .layout = step.layout, .estimate = {}};
   const Job& train = *asked.job;
   rl.job.change_of_hands = change_of_hands_in(train.choices.files);
@@ -248,6 +257,7 @@ AskedRl ask_rl(RlStep step, AskedPlan& asked) {
   if (!faults.empty()) throw Error(fmt::format("the step cannot be: {}", fmt::join(faults, "; ")));
   asked.defaults = {};
   const ParallelPlan update = update_plan(rl.job, train.model, asked.plan);
+  refuse_other_batch(line, asked.plan.global_batch_size, update.global_batch_size);
   if (why_infeasible(train.model, update, train.recipe(), train.limits()).empty()) {
     rl.estimate = evaluate_rl(*train.cost, rl.job, asked.plan, rl.layout, gpus);
   }
@@ -311,7 +321,7 @@ Exit run_predict(const Args& args, const Console& console) {
   AskedPlan asked = asked_plan(question);
   const Stopwatch stopwatch;
   std::optional<AskedRl> rl;
-  if (step) rl = ask_rl(*step, asked);
+  if (step) rl = ask_rl(*step, asked, question.plan);
   const Answer answer = ask(*asked.job, asked.plan);
   const double elapsed_s = stopwatch.elapsed_s();
   const auto step_json = [&] { return rl_json({rl->job, rl->layout}, *rl->estimate); };

@@ -455,8 +455,12 @@ void settle_question(SizeQuestion& question) {
         "--largest-micro-batch, --prices or --largest-model");
   }
   const bool on_cluster = question.of != SizeOf::gpus && question.of != SizeOf::cost;
-  if (on_cluster && !question.choices.gpus) {
-    throw Error("--gpus is missing; say how many GPUs there are");
+  const std::string hardware = question.choices.hardware.value_or("");
+  const bool mixed = hardware.find('+') != std::string::npos;  // it says how many GPUs, too
+  if (on_cluster && !question.choices.gpus && !mixed) throw Error(kGpusMissing);
+  if (mixed && question.of == SizeOf::gpus) {
+    throw Error(fmt::format("size counts GPUs of one kind, not of {}; `qplan search` plans on it",
+                            hardware));
   }
   if (question.of == SizeOf::cost && (question.choices.hardware || question.choices.price)) {
     throw Error("--prices has hardware and prices already; leave --hardware and --price out");

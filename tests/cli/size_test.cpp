@@ -117,3 +117,13 @@ TEST_CASE("days and tokens of a run that nobody prices are refused") {
     CHECK(ran.says("of the run that --prices prices"));
   }
 }
+
+TEST_CASE("a cluster of two kinds says its GPUs itself, and is not counted") {
+  const std::string both = " --model llama3-8b --hardware h100-sxm:8+a100-80gb-sxm:8 --json";
+  const Ran longest = run("size --longest --recompute none --tp 1 --pp 2 --zero 1" + both);
+  REQUIRE(longest.code == 0);
+  CHECK(longest.json()["best"]["gpus"] == 16);
+  const Ran fewest = run("size" + both);
+  CHECK(fewest.code == 2);
+  CHECK(fewest.says("size counts GPUs of one kind"));
+}

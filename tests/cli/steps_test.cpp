@@ -214,3 +214,24 @@ TEST_CASE("a step that files have no words for is refused at once") {
   // All ways to change its plan took three minutes.
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
 }
+
+TEST_CASE("the line that a search of steps prints is predicted as that step") {
+  const Ran found = step("search", "--algorithm grpo --rollout-gpus 0 --json");
+  REQUIRE(found.code == 0);
+  const Json best = found.json()["steps"][0];
+  const std::string line = best["short"], layout = best["rollout"]["layout"];
+  const std::size_t batch = line.find(" gbs"), length = line.find(" seq");
+  REQUIRE(batch < length);
+  const auto predicted = [&](const std::string& plan) {
+    return run(std::vector<std::string>{"predict", plan, "--model", "tiny", "--gpus", "8",
+                                        "--prompt-len", "50", "--max-response-len", "300",
+                                        "--algorithm", "grpo", "--rollout-gpus", "0", "--rollout",
+                                        layout, "--json"});
+  };
+  const Ran again = predicted(line);
+  REQUIRE(again.code == 0);
+  CHECK(again.json()["step"]["step_time_s"] == best["step_time_s"]);
+  const Ran other = predicted(line.substr(0, batch) + " gbs8000" + line.substr(length));
+  CHECK(other.code == 2);
+  CHECK(other.says("gbs8000 is not the "));
+}

@@ -218,3 +218,11 @@ TEST_CASE("a machine without a price has no cost beside one that has") {
     CHECK(costs == 1);
   }
 }
+
+TEST_CASE("a cluster of two kinds says its GPUs itself") {
+  const std::string asked =
+      "sweep --model llama3-8b --hardware h100-sxm:8+a100-80gb-sxm:8 --tp 1 --pp 2 --json";
+  const Ran ran = run(asked);
+  REQUIRE(ran.code == 0);
+  CHECK(ran.json() == run(asked + " --gpus 16").json());
+}
