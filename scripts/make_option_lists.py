@@ -41,6 +41,7 @@ that it is never null. Sources, each named by an argument:
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions, what they
                          set of a plan (bridge_recipe_values.py) and which arguments they take
+  --bridge-perf-recipes DIR  its src/megatron/bridge/perf_recipes, which begin from those
 """
 import argparse
 import collections
@@ -49,7 +50,7 @@ import pathlib
 from option_lists.finetuning import (
     automodel_rows, axolotl_rows, llama_factory_rows, ms_swift_rows, older_trainer_rows, run_clm_rows,
     prime_rl_rows, torchtune_rows, trainer_rows, trl_rows)
-from option_lists.megatron import argparse_rows, bridge_field_rows, bridge_recipe_rows, fork_rows, megatron_rows
+from option_lists.megatron import argparse_rows, bridge_field_rows, bridge_performance_rows, bridge_recipe_rows, fork_rows, megatron_rows
 from option_lists.pytorch import (
     accelerate_rows, deepspeed_rows, launchers, nanotron_merged, nanotron_rows, torchtitan_name_rows,
     torchtitan_part_rows, torchtitan_rows, torchtitan_toml_names, torchtitan_toml_rows)
@@ -74,6 +75,7 @@ def main():
     parser.add_argument("--older-trainer", nargs="*", default=[])
     parser.add_argument("--run-clm")
     parser.add_argument("--bridge-recipes")
+    parser.add_argument("--bridge-perf-recipes")
     parser.add_argument("--bridge-fields", nargs=2)
     parser.add_argument("--llama-factory")
     parser.add_argument("--axolotl")
@@ -123,6 +125,8 @@ def main():
         write("run_clm", set(run_clm_rows(args.run_clm)))
     if args.bridge_recipes:
         write("bridge_recipes", set(bridge_recipe_rows(args.bridge_recipes)))
+    if args.bridge_perf_recipes:
+        write("bridge_perf_recipes", set(bridge_performance_rows(args.bridge_perf_recipes, args.bridge_recipes)))
     if args.llama_factory:
         write("llama_factory", merged(llama_factory_rows(args.llama_factory)))
     if args.axolotl:

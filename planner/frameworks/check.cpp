@@ -283,6 +283,29 @@ void drop_engines_of_actor(Checked& checked) {
   }
 }
 
+// A command that names its GPU is judged on that of the question all the same, which may not have
+// its formats.
+void leave_other_gpu(const JobFiles& job, const CheckQuestion& question, Checked& checked) {
+  constexpr std::array<std::pair<std::string_view, int>, 5> kCapabilities{
+      {{"h100", 90}, {"b200", 100}, {"gb200", 100}, {"b300", 103}, {"gb300", 103}}};
+  if (job.gpu.text.empty() || !job.gpu.resolved || question.limits.compute_capability == 0) return;
+  for (const auto& [name, capability] : kCapabilities) {
+    if (name == job.gpu.text && capability == question.limits.compute_capability) return;
+  }
+  for (Finding& finding : checked.findings) {
+    if (finding.rule == "precision_gpu") finding.severity = Severity::note;
+  }
+  checked.takes_less = true;
+  checked.assumed.push_back(
+      fmt::format("another GPU than the command's, which is for {}", shown(job.gpu.text)));
+  checked.findings.push_back(
+      {Severity::note, "other_gpu", job.gpu.place,
+       fmt::format("the command is for {}, and the plan is judged on another GPU",
+                   shown(job.gpu.text)),
+       fmt::format("--hardware of {}", shown(job.gpu.text)),
+       "qplan: the GPU that the command names, and the one that was asked with"});
+}
+
 }  // namespace
 
 Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {
@@ -296,6 +319,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   drop_undecided(job, question.limits.gpus, judge, checked);
   drop_engines_of_actor(checked);
   leave_shapes_open(question, checked);
+  leave_other_gpu(job, question, checked);
   keep_to_one_line(checked.findings);
   if (job.find(Dialect::bridge) != nullptr) {
     respell(checked.findings, bridge_spelled, bridge_advice);

@@ -13,6 +13,7 @@
 #include "models/text.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_keys.h"
+#include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/option_value.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/slips.h"
@@ -228,7 +229,7 @@ void check_named_recipe(const PythonCall& call, Findings& out) {
   const OptionList& recipes = known_options("bridge_recipes");
   const std::string name = call.callee.substr(call.callee.rfind('.') + 1);
   const bool made = name.empty() || (name[0] >= 'A' && name[0] <= 'Z');  // a class
-  if (made || recipes.find(name) != nullptr) return;
+  if (made || known_bridge_recipe(call.callee) != nullptr) return;
   const std::array<const OptionList*, 1> lists{&recipes};
   const bool cut = recipes.find(name + "_config") != nullptr;
   const std::string meant = cut ? name + "_config" : certain_name(name, lists);

@@ -365,7 +365,9 @@ void check_launcher_options(const Launch& launch, Findings& out) {
   if (name.empty()) return;
   const OptionList& list = known_options(name);
   for (const Setting& setting : launch.options) {
-    if (!setting.key.starts_with("--") || setting.key.size() < 4 || !setting.resolved) continue;
+    if (!setting.key.starts_with("--") || setting.key.size() < 4) continue;
+    // Of a name that is whole, whatever its value.
+    if (!setting.resolved && setting.key.find('$') != std::string::npos) continue;
     const auto begins =
         std::count_if(list.names().begin(), list.names().end(),
                       [&](const std::string& known) { return known.starts_with(setting.key); });

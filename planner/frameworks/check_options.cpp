@@ -25,6 +25,18 @@ bool is_of_fsdp_file(const ConfigPart& part, const Setting& setting) {
          setting.key.starts_with(kTrainersFsdp);
 }
 
+// Blocks of ds_config.json that are pydantic models, which forbid more (DeepSpeed edaa7221,
+// deepspeed/runtime/config_utils.py:110).
+bool is_of_strict_block(const std::string& key) {
+  constexpr std::array<std::string_view, 11> kBlocks{
+      "zero_optimization", "fp16",        "bf16",         "bfloat16",
+      "comms_logger",      "tensorboard", "wandb",        "comet",
+      "csv_monitor",       "compile",     "hybrid_engine"};
+  const std::size_t dot = key.find('.');
+  return dot != std::string::npos &&
+         std::find(kBlocks.begin(), kBlocks.end(), key.substr(0, dot)) != kBlocks.end();
+}
+
 // What becomes of a key that nobody knows.
 std::string_view fate(const ConfigPart& part, const std::string& key) {
   switch (part.dialect) {
@@ -40,9 +52,8 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
     case Dialect::megatron_deepspeed:
       return "Megatron-DeepSpeed has no such argument and stops";
     case Dialect::ds_config:
-      return key.starts_with("zero_optimization.") ? "DeepSpeed refuses unknown keys of this block"
-                                                   : "DeepSpeed knows no such key and ignores it "
-                                                     "silently";
+      return is_of_strict_block(key) ? "DeepSpeed refuses unknown keys of this block"
+                                     : "DeepSpeed knows no such key and ignores it silently";
     case Dialect::accelerate: {
       // It looks at the outermost names alone, as whatever lies within an unknown one shows.
       const std::string outermost = key.substr(0, key.find('.'));
@@ -202,6 +213,16 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     // Another tool's name, which no release of TRL's had.
     if (is_around_trl(part) && setting.key == "--lora_rank") finding.severity = Severity::warning;
     if (finding.severity == Severity::note) finding.fix = may_be_right();
+    return finding;
+  }
+  // A fork of slime's that is started the same way.
+  if (part.dialect == Dialect::slime && known_options("miles").find(setting.key) != nullptr) {
+    finding.severity = Severity::note;
+    finding.message = fmt::format(
+        "{}: an argument of miles, a fork of slime; slime itself has none "
+        "of that name, and ignores it silently",
+        setting.key);
+    finding.fix = may_be_right();
     return finding;
   }
   if (setting.key == kGoneSwitch) {

@@ -227,7 +227,11 @@ bool is_gone_from_trainer(Dialect dialect, const std::string& key) {
 
 const KnownOption* known_option(const ConfigPart& part, const std::string& written) {
   const std::string key = listed_key(part, written);
+  // A script of one's own may have these arguments, of other types.
+  const bool own = part.dialect == Dialect::trainer && !part.script.empty() &&
+                   base_name(part.script) != "run_clm.py";
   for (const OptionList* const list : lists_of(part)) {
+    if (own && list == &known_options("run_clm")) continue;
     if (const KnownOption* const known = list->find(key)) return known;
   }
   // A Trainer's arguments are LLaMA-Factory's too.

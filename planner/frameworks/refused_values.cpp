@@ -202,6 +202,15 @@ bool is_list_of_scalar(const ConfigPart& part, const KnownOption& known, const S
   return judged && scalar && one && setting.syntax == Syntax::yaml && setting.value.is_array();
 }
 
+// Said by the command, too, which counts: accelerate does not look at its file's.
+bool is_said_by_launch(const Scene& scene, const Setting& setting) {
+  const auto& launches = scene.files.launches;
+  return std::any_of(launches.begin(), launches.end(), [&](const Launch& launch) {
+    return launch.program == "accelerate" && setting.key.find('.') == std::string::npos &&
+           launch.options.has("--" + setting.key);
+  });
+}
+
 // "--save your model save ckpt path", "--load <path to the checkpoint>", of an example.
 bool is_placeholder(const Setting& setting) {
   const std::string first = lower_case(text_of(setting.value));
@@ -233,6 +242,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
     return;
   }
   if (automatic || is_switch_of_deepspeed(part, setting)) return;
+  if (part.dialect == Dialect::accelerate && is_said_by_launch(scene, setting)) return;
   const auto refuse = [&](std::string wanted, Correction fix) {
     out.push_back({Severity::error, "refused_value", setting.place, sentence_of(setting, wanted),
                    "", source_of_options(part), std::move(fix)});

@@ -130,6 +130,14 @@ def bridge_recipe_rows(folder):
         yield " ".join(sorted(same)), "0", "", said, parameters
 
 
+def bridge_performance_rows(folder, base):
+    rows = collections.defaultdict(set)
+    for name, said in bridge_recipe_values.performance_values(folder, base).items():
+        rows[said].add(name)
+    for said, same in rows.items():
+        yield " ".join(sorted(same)), "0", "", said, ""
+
+
 def bridge_field_rows(bridge, megatron):
     """"section.field" of a ConfigContainer: the fields of the section's class and of its bases; for
     model and dataset of every class that may stand there. A type or words where all have the same; of

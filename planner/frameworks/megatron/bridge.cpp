@@ -148,6 +148,10 @@ constexpr auto kReadAlone = std::to_array<Name>({
     {"--account-for-embedding-in-pipeline-split", "model.account_for_embedding_in_pipeline_split",
      ""},
     {"--account-for-loss-in-pipeline-split", "model.account_for_loss_in_pipeline_split", ""},
+    // Of the two either one switches it on (training/config.py:1484).
+    {"--use-megatron-fsdp", "ddp.use_megatron_fsdp", ""},
+    {"--use-megatron-fsdp", "dist.use_megatron_fsdp", ""},
+    {"--data-parallel-sharding-strategy", "ddp.data_parallel_sharding_strategy", ""},
 });
 
 std::vector<Name> names_read(std::string_view target) {
@@ -189,6 +193,23 @@ std::vector<PythonAssignment> with_overlaps(std::vector<PythonAssignment> fields
     }
   }
   fields.insert(fields.end(), overlaps.begin(), overlaps.end());
+  return fields;
+}
+
+// A section ddp that is made whole shards nothing by Megatron-FSDP unless it says so
+// (megatron/core/distributed/distributed_data_parallel_config.py:103); recipes say that all is.
+std::vector<PythonAssignment> with_strategy(std::vector<PythonAssignment> fields) {
+  const auto find = [&](std::string_view field) {
+    return std::find_if(fields.begin(), fields.end(),
+                        [&](const PythonAssignment& a) { return a.target == field; });
+  };
+  const auto whole = find("ddp");
+  const bool made = whole != fields.end() && whole->value.text.find('(') != std::string::npos;
+  if (!made || find("ddp.data_parallel_sharding_strategy") != fields.end()) return fields;
+  PythonAssignment none{"ddp.data_parallel_sharding_strategy", whole->value};
+  none.value.value = "no_shard";
+  none.value.resolved = true;
+  fields.push_back(std::move(none));
   return fields;
 }
 
@@ -400,7 +421,7 @@ Settings bridge_settings(const PythonText& text) {
   Settings settings;
   const BridgeProgram program = bridge_program(text);
   const std::vector<PythonAssignment>& fields = program.fields;
-  for (const PythonAssignment& assignment : with_overlaps(fields)) {
+  for (const PythonAssignment& assignment : with_strategy(with_overlaps(fields))) {
     const PythonArgument& value = assignment.value;
     const auto add = [&](std::string_view flag, Json flag_value) {
       // What a flag would say, the file says in words of its own: no part of it is the flag's.

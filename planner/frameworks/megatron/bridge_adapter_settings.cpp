@@ -8,6 +8,7 @@
 
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/bridge_modules.h"
+#include "planner/frameworks/megatron/bridge_program.h"
 
 namespace qplan {
 namespace {
@@ -111,7 +112,7 @@ class AdapterReader {
       return read_keywords(call);
     }
     if (name.find("_peft_") == std::string::npos || !name.ends_with("config") ||
-        known_options("bridge_recipes").find(name) == nullptr) {
+        known_bridge_recipe(name) == nullptr) {
       return;
     }
     const auto* const own =

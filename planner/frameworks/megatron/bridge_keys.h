@@ -5,6 +5,7 @@
 // would set the same.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,10 +31,12 @@ void add_bridge_keys(BridgeYaml kind, const Settings& yaml, PythonText& text);
 
 // What a command hands to a Bridge program.
 struct BridgeWords {
-  std::string recipe;             // that it names; empty: the program has its own
-  PythonText text;                // the recipe's call, and what stands on top of it
-  ShellWord yaml;                 // that it merges before its words; empty: none
-  std::vector<Finding> findings;  // what the runner's own parser refuses
+  std::string recipe;                // that it names; empty: the program has its own
+  PythonText text;                   // the recipe's call, and what stands on top of it
+  ShellWord yaml;                    // that it merges before its words; empty: none
+  std::vector<Finding> findings;     // what the runner's own parser refuses
+  std::optional<std::int64_t> gpus;  // that it starts, where it says so
+  ShellWord gpu{};                   // that it is for, likewise
 };
 // Whether these are such words: of Bridge's own runner, or keys of its sections.
 bool is_of_bridge(std::span<const ShellWord> words, std::string_view script);

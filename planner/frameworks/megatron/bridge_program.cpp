@@ -10,13 +10,12 @@
 #include "models/ascii.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_modules.h"
-#include "planner/frameworks/option.h"
 
 namespace qplan {
 namespace {
 
 const KnownOption* known_recipe(const PythonCall& call) {
-  return known_options("bridge_recipes").find(last_name(call.callee));
+  return known_bridge_recipe(call.callee);
 }
 
 // Sections that a plan's words stand in.
@@ -213,6 +212,15 @@ class ProgramReader {
 };
 
 }  // namespace
+
+const KnownOption* known_bridge_recipe(std::string_view callee) {
+  const std::string name = last_name(std::string(callee));
+  const OptionList& performance = known_options("bridge_perf_recipes");
+  const KnownOption* const of_recipes = callee.find(kPerfRecipes) == std::string_view::npos
+                                            ? known_options("bridge_recipes").find(name)
+                                            : nullptr;
+  return of_recipes != nullptr ? of_recipes : performance.find(name);
+}
 
 BridgeProgram bridge_program(const PythonText& text) {
   return ProgramReader(text).read();

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/formats.h"
 
 namespace qplan {
@@ -22,6 +23,11 @@ BridgeProgram bridge_program(const PythonText& text);
 
 // A value that only a recipe's own code could tell, and one that is set, or not, elsewhere.
 inline constexpr std::string_view kByRecipe = "by_the_recipe", kElsewhere = "set_elsewhere";
+
+// A recipe by the name that it is called by, of recipes or of perf_recipes, whose names may be the
+// same; null: it is none that is known.
+inline constexpr std::string_view kPerfRecipes = "perf_recipes.";
+const KnownOption* known_bridge_recipe(std::string_view callee);
 
 // Arguments of a recipe's function that it does not take. Earlier releases took a plan's words so,
 // and they are read as if it did.

@@ -12,6 +12,8 @@
 #include "models/text.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_keys.h"
+#include "planner/frameworks/megatron/bridge_performance.h"
+#include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/megatron/bridge_set.h"
 #include "planner/frameworks/readers/recognise.h"
 #include "planner/frameworks/rl/omega_config.h"
@@ -201,7 +203,7 @@ class WordReader {
       named.span = {};
     }
     // A name that is whole is one, whatever else of its command only a run can tell.
-    const bool whole = known_options("bridge_recipes").find(named.text) != nullptr;
+    const bool whole = known_bridge_recipe(named.text) != nullptr;
     if (!named.text.empty() && (named.resolved || whole)) {
       result_.recipe = named.text;
       PythonCall call{named.text, {}, named.place, named.span};
@@ -233,6 +235,7 @@ class WordReader {
 }  // namespace
 
 bool is_of_bridge(std::span<const ShellWord> words, std::string_view script) {
+  if (is_of_performance(words)) return true;
   const OptionList& fields = known_options("bridge_fields");
   bool own = false, names = false;
   for (const ShellWord& word : words) {
@@ -248,6 +251,7 @@ bool is_of_bridge(std::span<const ShellWord> words, std::string_view script) {
 }
 
 BridgeWords bridge_words(std::span<const ShellWord> words, std::string_view script) {
+  if (is_of_performance(words)) return performance_words(words);
   return WordReader(words, script).read();
 }
 

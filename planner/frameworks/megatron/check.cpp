@@ -222,7 +222,9 @@ constexpr auto kTraps = std::to_array<Trap>({
      "add --use-precision-aware-optimizer", "Megatron-LM d98e8a64, megatron/training/arguments.py:1886", "--use-precision-aware-optimizer"},
     {"fsdp_checkpoint", error, "--use-megatron-fsdp",
      [](const Case& c) {
-       return c.has("--use-megatron-fsdp") && !c.is("--ckpt-format", "fsdp_dtensor");
+       // Megatron-Bridge asks it of what is saved or loaded alone (training/config.py:1101).
+       return c.has("--use-megatron-fsdp") && !c.is("--ckpt-format", "fsdp_dtensor") &&
+              c.part.dialect != Dialect::bridge;
      },
      "Megatron-FSDP saves by fsdp_dtensor alone", "add --ckpt-format fsdp_dtensor", "Megatron-LM d98e8a64, megatron/training/arguments.py:1169",
      "--ckpt-format fsdp_dtensor"},

@@ -145,11 +145,72 @@ ForkWords fork_of(const ConfigPart& part) {
   return fork;
 }
 
+namespace {
+
+// One name alone that one fork has and no release of Megatron's had is more likely its than made
+// up.
+void doubt_single_names(const ConfigPart& part, Findings& findings) {
+  if (!takes_megatrons(part.dialect) || part.derived) return;
+  for (const Setting& setting : part.settings) {
+    const KnownOption* const option = option_of_fork(part, setting.key);
+    if (option == nullptr || owners_of(*option).size() != 1) continue;
+    for (Finding& finding : findings) {
+      if (finding.rule == "unknown_option" && finding.severity == Severity::error &&
+          is_about(finding, setting)) {
+        leave_open(finding, Severity::warning,
+                   fmt::format(", unless {} runs it", option->otherwise));
+        finding.instead.clear();
+      }
+    }
+  }
+}
+
+// Names that all have underscores for dashes: those of epfLLM's Megatron-LLM, which are judged as
+// Megatron's.
+bool is_spelled_by_underscores(const ConfigPart& part) {
+  constexpr std::size_t kMany = 5;
+  if (part.dialect != Dialect::megatron || part.derived) return false;
+  std::size_t with = 0, without = 0;
+  for (const Setting& setting : part.settings) {
+    if (setting.syntax != Syntax::words || !setting.key.starts_with("--")) continue;
+    if (setting.key.find('_') != std::string::npos) ++with;
+    if (setting.key.find('-', 2) != std::string::npos) ++without;
+  }
+  return with >= kMany && without == 0;
+}
+
+bool leave_underscores(const ConfigPart& part, Findings& findings) {
+  if (!is_spelled_by_underscores(part)) return false;
+  const auto is_name = [&](const Finding& finding) {
+    return finding.rule == "unknown_option" &&
+           std::any_of(part.settings.begin(), part.settings.end(), [&](const Setting& setting) {
+             return setting.key.find('_') != std::string::npos && is_about(finding, setting);
+           });
+  };
+  const std::size_t before = findings.size();
+  std::erase_if(findings, is_name);
+  if (findings.size() == before) return false;
+  findings.push_back(
+      {Severity::note, "fork_options", part.place,
+       "every name has underscores, as epfLLM's Megatron-LLM takes them, whose "
+       "program this is taken to be; Megatron-LM takes dashes alone, and stops",
+       "dashes, if it is Megatron-LM's",
+       "qplan: planner/frameworks/options/megatron_forks.tsv, names that forks add to the "
+       "parser"});
+  return true;
+}
+
+}  // namespace
+
 bool leave_to_forks(const JobFiles& files, Findings& findings) {
   bool found = false;
   for (const ConfigPart& part : files.parts) {
     const ForkWords fork = fork_of(part);
-    if (fork.owner.empty()) continue;
+    if (fork.owner.empty()) {
+      doubt_single_names(part, findings);
+      found = leave_underscores(part, findings) || found;
+      continue;
+    }
     found = true;
     std::erase_if(findings, [&](const Finding& finding) {
       return finding.rule == "unknown_option" &&

@@ -18,6 +18,7 @@
 #include "planner/frameworks/readers/key_files.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/readers/stray_backslashes.h"
+#include "planner/frameworks/readers/wrappers.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/slips.h"
 #include "planner/frameworks/torch/torch.h"
@@ -78,6 +79,15 @@ bool is_word_of_trl(const std::string& key) {
 
 // TRL's own scripts, by their folder or module; and whatever is called as they are ("sft.py") and
 // given arguments that only they have.
+// A script of that name in a package of one's own ("src/open_r1/grpo.py") is another.
+std::string name_beside_trl(const std::string& script) {
+  const std::size_t slash = script.rfind('/');
+  const std::string folder = slash == std::string::npos ? "" : script.substr(0, slash);
+  const std::string name = base_name(folder);
+  const bool examples = name.empty() || name == "scripts" || name == "." || name == "trl";
+  return examples ? base_name(script) : name + "/" + base_name(script);
+}
+
 bool is_script_of_trl(const std::string& script) {
   return script.find("trl/scripts/") != std::string::npos || script.starts_with("trl.scripts.");
 }
@@ -325,26 +335,6 @@ void add_accelerate(const Launch& launch, GatheredJob& job) {
   }
 }
 
-// "nsys profile ... torchrun": where the launcher stands behind a profiler, or behind what only a
-// run can tell.
-std::size_t behind_wrappers(std::span<const ShellWord> words) {
-  static constexpr std::array<std::string_view, 7> kWrappers{
-      "nsys", "ncu", "numactl", "time", "timeout", "uv", ""};  // "": of an empty array
-  if (!is_among(kWrappers, base_name(words.front().text)) && words.front().resolved) return 0;
-  const auto launcher = std::find_if(words.begin(), words.end(),
-                                     [](const ShellWord& word) { return is_launcher(word.text); });
-  return launcher == words.end() ? 0 : static_cast<std::size_t>(launcher - words.begin());
-}
-
-// "exec torchrun", "env A=b python".
-std::span<const ShellWord> behind_prefixes(std::span<const ShellWord> words) {
-  static constexpr std::array<std::string_view, 4> kPrefixes{"exec", "nohup", "env", "sudo"};
-  const auto first = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
-    return !is_among(kPrefixes, word.text);
-  });
-  return {first, words.end()};
-}
-
 // "ray job submit python train.py --a 1": without "--" before them Ray reads the program's
 // arguments as its own.
 void find_lost_dashes(std::span<const ShellWord> words, GatheredJob& job) {
@@ -381,6 +371,10 @@ void find_lost_dashes(std::span<const ShellWord> words, GatheredJob& job) {
 
 bool read_launcher(const ProgramCommand& command, const std::vector<ShellWord>& directives,
                    GatheredJob& job) {
+  if (std::vector<ShellWord> plain = without_uv(command.words); !plain.empty()) {
+    const ShellCommand whole{std::move(plain), command.whole.environment};
+    return read_launcher({whole, whole.words, "python"}, directives, job);
+  }
   const std::size_t before = command.whole.words.size() - command.words.size();
   const auto started =
       read_launch(command.whole, before + behind_wrappers(command.words), directives);
@@ -425,14 +419,19 @@ void add_arguments(const std::vector<ShellWord>& words, Place place, const std::
   if (is_of_bridge(words, script) || is_bridge_program(script, job)) {
     BridgeWords read = bridge_words(words, script);
     job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
+    // What starts one process here asks the cluster for all of them.
+    const bool starts = !job.launches.empty() && job.launches.back().place.file == place.file &&
+                        job.launches.back().place.line == place.line;
+    if (read.gpus && starts) job.launches.back().processes = read.gpus;
+    job.gpu = read.gpu;
     BridgeSource source{std::move(read.text), std::move(place), BridgeYaml::none, read.yaml,
                         script};
     job.bridge_sources.push_back(std::move(source));
     return;
   }
   if (is_called_as_trls(verb_of_trl, words, script)) {
-    return add_trl(verb_of_trl, words, place, is_script_of_trl(script) ? "trl" : base_name(script),
-                   job);
+    return add_trl(verb_of_trl, words, place,
+                   is_script_of_trl(script) ? "trl" : name_beside_trl(script), job);
   }
   Settings settings = read_flags(words, script);
   if (settings.has("--finetuning_type")) {

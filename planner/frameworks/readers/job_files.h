@@ -56,6 +56,7 @@ struct JobFiles {
   bool bridge_is_whole = false;      // a run wrote it, whatever release it was
   std::vector<ShellWord> installs;   // "deepspeed==0.10.0" of pip install
   std::vector<ShellWord> functions;  // that make a configuration: torchtitan's --config
+  ShellWord gpu;                     // that a command names: "gb300"
   std::vector<ShellWord> missing;    // scripts that are started and were not given
   std::vector<Finding> findings;
   std::optional<std::int64_t> host_slots;  // GPUs that a hostfile lists

@@ -19,6 +19,7 @@
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/foreign_files.h"
 #include "planner/frameworks/readers/meant_blocks.h"
+#include "planner/frameworks/readers/megatron_tree.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/slips.h"
@@ -283,6 +284,7 @@ void read_yaml(const ConfigText& file, GatheredJob& job) {
     auto meant = mend_block_names(settings, known_options("accelerate"), file.text);
     return add_accelerate_yaml(with_whole_names(settings), std::move(meant), whole, job);
   }
+  if (is_tree_of_megatron(settings)) settings = arguments_of_tree(settings);
   Settings flags = flags_of(settings);
   const bool sizes = has_sizes_of_megatron(settings);
   if (flags.empty() && sizes &&

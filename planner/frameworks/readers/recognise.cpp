@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/readers/foreign_files.h"
 #include "planner/frameworks/readers/formats.h"
@@ -49,11 +50,28 @@ bool is_megatron(const Settings& settings) {
                   "--context-parallel-size"});
 }
 
-bool is_megatron_deepspeed(const Settings& settings) {
-  const bool fork = has_any(settings, {"--ds-sequence-parallel-size", "--no-pipeline-parallel",
-                                       "--deepspeed-activation-checkpointing", "--zero-stage"});
+// "--zero-stage" is other programs' word, too: of one of them that has none of Megatron's it is
+// theirs.
+bool is_megatron_deepspeed(const Settings& settings, const std::string& script) {
+  const bool own = has_any(settings, {"--ds-sequence-parallel-size", "--no-pipeline-parallel",
+                                      "--deepspeed-activation-checkpointing"});
+  const bool fork = own || (settings.has("--zero-stage") && !is_own_script(settings, script));
   return fork || (is_megatron(settings) &&
                   has_any(settings, {"--deepspeed", "--deepspeed_config", "--deepspeed-config"}));
+}
+
+// Many words of a Trainer's, and one of Megatron's that it has not: a slip of whoever wrote them.
+bool is_mostly_trainers(const Settings& settings) {
+  constexpr std::ptrdiff_t kMany = 8;
+  const OptionList &trainer = known_options("trainer"), &megatron = known_options("megatron");
+  const auto is_own = [&](const Setting& s) {
+    return trainer.find(s.key) != nullptr && s.key.find('_') != std::string::npos;
+  };
+  const auto is_megatrons = [&](const Setting& s) {
+    return trainer.find(s.key) == nullptr && megatron.find(s.key) != nullptr;
+  };
+  return std::count_if(settings.begin(), settings.end(), is_own) >= kMany &&
+         std::count_if(settings.begin(), settings.end(), is_megatrons) <= 1;
 }
 
 // By its lines, or by its name where DeepSpeed would take none of them.
@@ -92,7 +110,8 @@ JsonKind json_kind_of(const Settings& settings) {
 
 Dialect dialect_of(const Settings& arguments, const std::string& script) {
   if (is_slime(arguments)) return Dialect::slime;
-  if (is_megatron_deepspeed(arguments)) return Dialect::megatron_deepspeed;
+  if (is_trainer(arguments) && is_mostly_trainers(arguments)) return Dialect::trainer;
+  if (is_megatron_deepspeed(arguments, script)) return Dialect::megatron_deepspeed;
   if (script.find("torchtitan") != std::string::npos) return Dialect::torchtitan;
   if (is_trainer(arguments) && !is_megatron(arguments)) return Dialect::trainer;
   return Dialect::megatron;

@@ -157,8 +157,11 @@ class KeyCheck {
                              known->otherwise != "{}" && known->otherwise != "[]";
       const bool list_or_section = setting.value.is_array() || section;
       if (mark == "+" && something && !list_or_section) {
-        find(error, "key_is_there", setting.place,
-             fmt::format("+{} adds a key that the configuration has: Hydra stops", name),
+        // A key that came later is added to the configuration of a release before it.
+        const bool always = known_options("verl_first").find(name) != nullptr;
+        find(always ? error : warning, "key_is_there", setting.place,
+             fmt::format("+{} adds a key that the configuration has: Hydra stops{}", name,
+                         always ? "" : ", unless it is that of a release before the key"),
              fmt::format("{}=..., without the +", name), kHydra);
       }
       return;

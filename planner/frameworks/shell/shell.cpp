@@ -163,6 +163,12 @@ void ScriptReader::statement() {
     input = words_.document(document);
     keep_file(redirections.target, input);
   }
+  // "echo "$JOB" > job.sh": what a here-document filled the variable with.
+  const bool script = redirections.target.ends_with(".sh");
+  if (redirections.documents.empty() && words.size() == 2 && plain(words[0]) == "echo" &&
+      (script || plain(words[1]).find('\n') != std::string::npos)) {
+    keep_file(redirections.target, words[1]);
+  }
   if (!line_ends && !redirections.documents.empty()) documents_end_ = std::exchange(in_.at, behind);
   const bool remark_alone = words.empty() && !assigns && !computes && remark_at_;
   if (remark_alone && command_end_ && *command_end_ + 1 == begin) remark_below(end);

@@ -358,6 +358,27 @@ void check_stray_words_of_trainer(const ConfigPart& part, Findings& out) {
   }
 }
 
+// "--tensor-model-parallel-size" among a Trainer's words.
+void check_words_of_megatron(const ConfigPart& part, Findings& out) {
+  const OptionList &trainer = known_options("trainer"), &megatron = known_options("megatron");
+  for (const Setting& setting : part.settings) {
+    const bool degree = setting.key.ends_with("-parallel-size");
+    if (!degree || trainer.find(setting.key) != nullptr || megatron.find(setting.key) == nullptr) {
+      continue;
+    }
+    out.push_back(
+        {warning,
+         "unknown_option",
+         setting.place,
+         fmt::format("{} is Megatron-LM's, and a Trainer has no such argument: its parser "
+                     "stops unless the program adds it",
+                     setting.key),
+         "leave it out",
+         "transformers 5.23.0, src/transformers/hf_argparser.py:355",
+         {}});
+  }
+}
+
 // A beginning of several names, which argparse refuses: of one name and longer ones, or but for an
 // ending ("--gradient_checkpoint"). What is shorter may be an argument of the program's own.
 void check_beginnings(const Scene& scene, const ConfigPart& part, Findings& out) {
@@ -432,6 +453,7 @@ void check_trainer_words(const Scene& scene, Findings& out) {
     if (command) check_stray_words_of_trainer(part, out);
     if (!is_parsed_by_transformers(scene, part)) continue;
     check_stray_words_of_trainer(part, out);
+    check_words_of_megatron(part, out);
     check_beginnings(scene, part, out);
   }
   for (const ConfigText& file : scene.files.texts) {
