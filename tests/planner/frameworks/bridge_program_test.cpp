@@ -254,7 +254,7 @@ TEST_SUITE("Megatron-Bridge's programs") {
         CHECK(!field.value.text.empty());
       }
     }
-    CHECK(open == 8);
+    CHECK(open == 7);
   }
 
   TEST_CASE("sections and recipes go by the names of this framework") {
