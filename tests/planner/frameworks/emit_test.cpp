@@ -123,6 +123,18 @@ TEST_CASE("what no file of FSDP says is not written for it") {
   }
 }
 
+TEST_CASE("nor what no file of DeepSpeed says") {
+  const std::string line = "dp8 zero3 gbs16 seq4096 overlap=grad attention_backend=flash";
+  const Job j = job("qwen3-8b", line, Framework::deepspeed);
+  const ClusterLimits limits{8, 90};
+  const auto reasons = why_inexpressible(Framework::deepspeed, j.subject(), limits);
+  REQUIRE(reasons.size() == 1);
+  CHECK(reasons.front().rule == "attention_of_files");
+  ParallelPlan nearest;
+  REQUIRE(nearest_expressible(Framework::deepspeed, j.subject(), limits, nearest));
+  CHECK(nearest.attention_backend == AttentionBackend::automatic);
+}
+
 TEST_CASE("torchtitan's loss is written in chunks where they divide a micro-batch's tokens") {
   const auto config = [](const std::string& plan) {
     const Job j = job("llama3-8b", plan, Framework::torchtitan);
