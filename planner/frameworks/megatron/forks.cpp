@@ -148,12 +148,13 @@ ForkWords fork_of(const ConfigPart& part) {
 namespace {
 
 // One name alone that one fork has and no release of Megatron's had is more likely its than made
-// up.
+// up, unless it is certainly a slip (--save-dir of --save).
 void doubt_single_names(const ConfigPart& part, Findings& findings) {
   if (!takes_megatrons(part.dialect) || part.derived) return;
   for (const Setting& setting : part.settings) {
     const KnownOption* const option = option_of_fork(part, setting.key);
     if (option == nullptr || owners_of(*option).size() != 1) continue;
+    if (!certain_key(part, setting).empty()) continue;
     for (Finding& finding : findings) {
       if (finding.rule == "unknown_option" && finding.severity == Severity::error &&
           is_about(finding, setting)) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "planner/frameworks/aliases.h"
 #include "planner/frameworks/option.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
@@ -32,12 +33,14 @@ std::string argument_of(const std::string& field) {
   return std::string(found == kRenamed.end() ? std::string_view(field) : found->argument);
 }
 
-// An argument, or a slip of one. Other names are fields of classes, or what switches off: no
-// parser asks for them (yaml_arguments.py makes a SimpleNamespace of the file).
+// An argument, a slip of one, or what people write for one. Other names are fields of classes, or
+// what switches off: no parser asks for them (yaml_arguments.py makes a SimpleNamespace of the
+// file).
 bool is_argument(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   const OptionList& list = known_options("megatron");
   if (list.find("--" + name) != nullptr) return true;
+  if (alias_of(Dialect::megatron, "--" + name) != nullptr) return true;
   if (list.find("--no-" + name) != nullptr) return false;
   std::string field = name;
   std::replace(field.begin(), field.end(), '-', '_');

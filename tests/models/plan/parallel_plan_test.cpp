@@ -225,8 +225,9 @@ TEST_CASE("offload reads as docs/reference/contract.md 3 writes it") {
   CHECK(to_string(parse_offload("optimizer:0.25+activations")) == "optimizer:0.25,activations");
   CHECK(parse_offload("activations").activation_layers == -1);
   CHECK(parse_offload("activations:3").activation_layers == 3);
-  for (const auto* text : {"", "optimizer:0", "optimizer:1.5", "optimizer:nan", "optimizer:-0.5",
-                           "optimizer:", "activations:0", "params:1", "cpu", "none,params", "none+params"}) {
+  for (const auto* text :
+       {"", "optimizer:0", "optimizer:1.5", "optimizer:nan", "optimizer:-0.5",
+        "optimizer:", "activations:0", "params:1", "cpu", "none,params", "none+params"}) {
     CAPTURE(text);
     CHECK_THROWS_AS(parse_offload(text), Error);
   }

@@ -42,6 +42,9 @@ TEST_SUITE("other programs' words") {
     // What two forks kept of Megatron's first years stops today's.
     CHECK(error_of(ask_text("run.sh", job + "--data-impl mmap\n", "llama2-7b", 8),
                    "unknown_option") != nullptr);
+    // A slip of a name of Megatron's stays one, though a fork has it.
+    CHECK(error_of(ask_text("run.sh", job + "--save-dir /x\n", "llama2-7b", 8), "unknown_option") !=
+          nullptr);
   }
 
   TEST_CASE("names that all have underscores are Megatron-LLM's") {
