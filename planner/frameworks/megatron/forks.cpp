@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "planner/frameworks/aliases.h"
 #include "planner/frameworks/option.h"
 #include "planner/frameworks/option_names.h"
 
@@ -148,13 +149,15 @@ ForkWords fork_of(const ConfigPart& part) {
 namespace {
 
 // One name alone that one fork has and no release of Megatron's had is more likely its than made
-// up, unless it is certainly a slip (--save-dir of --save).
+// up, unless it is a slip or what people write for another (--save-dir for --save).
 void doubt_single_names(const ConfigPart& part, Findings& findings) {
   if (!takes_megatrons(part.dialect) || part.derived) return;
   for (const Setting& setting : part.settings) {
     const KnownOption* const option = option_of_fork(part, setting.key);
     if (option == nullptr || owners_of(*option).size() != 1) continue;
-    if (!certain_key(part, setting).empty()) continue;
+    if (!certain_key(part, setting).empty() || alias_of(part.dialect, setting.key) != nullptr) {
+      continue;
+    }
     for (Finding& finding : findings) {
       if (finding.rule == "unknown_option" && finding.severity == Severity::error &&
           is_about(finding, setting)) {
