@@ -102,8 +102,7 @@ bool says_step(Framework framework, Algorithm algorithm) {
       return framework == Framework::trl;
     case Algorithm::grpo:
     case Algorithm::ppo:
-      return framework == Framework::slime || framework == Framework::verl ||
-             framework == Framework::nemo_rl;
+      return writes_steps(framework);
   }
   return false;
 }

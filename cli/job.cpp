@@ -131,7 +131,7 @@ void read_kinds_of(Job& job, const std::string& text) {
 void read_hardware_of(Job& job) {
   const JobChoices& choices = job.choices;
   const std::string name = choices.hardware.value_or(std::string(kDefaultHardware));
-  if (choices.hardware_profile.is_null() && name.find('+') != std::string::npos) {
+  if (choices.hardware_profile.is_null() && names_cluster(name)) {
     read_kinds_of(job, name);
     return;
   }

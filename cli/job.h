@@ -61,6 +61,11 @@ void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions 
 // `options` where given, else `file`.
 JobChoices merged(const JobChoices& options, const JobChoices& file);
 
+// "h200-sxm:8+l40s:32": a cluster of several kinds, which says its GPUs itself.
+inline bool names_cluster(std::string_view hardware) {
+  return hardware.find('+') != std::string_view::npos;
+}
+
 // What several verbs say.
 inline constexpr const char* kGpusMissing = "--gpus is missing; say how many GPUs the job has";
 inline constexpr const char* kModelHelp = "built-in name, or path of a Hugging Face config.json";

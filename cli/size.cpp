@@ -18,6 +18,7 @@
 #include "cli/print.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "cli/size_question.h"
 #include "models/error.h"
 #include "planner/search/default_batch.h"
 #include "planner/search/enumerate.h"
@@ -26,22 +27,6 @@
 
 namespace qplan {
 namespace {
-
-enum class SizeOf : std::uint8_t { gpus, sequence, micro_batch, cost, model };
-
-constexpr double kTokens = 1e12;  // of a run, where nobody says how many
-struct SizeQuestion {
-  JobChoices choices;
-  PlanWords words;
-  SearchSpace space;
-  bool fewest = false, longest = false, micro = false, largest_model = false;
-  std::string prices;
-  std::optional<double> tokens, days;  // of the run that is priced; no days: however long it takes
-  std::int64_t threads = 0;
-  bool json = false, tried = false;
-  SizeOf of = SizeOf::gpus;
-  std::function<void(double)> progress;  // of each search
-};
 
 // A point that was searched.
 struct Sized {
@@ -206,7 +191,7 @@ SizeAnswer cheapest(const SizeQuestion& question) {
       if (!keep(answer, look(question, choices, question.words))) continue;
       Sized& point = answer.tried.back();
       RunFacts facts;
-      facts.tokens = question.tokens.value_or(kTokens);
+      facts.tokens = question.tokens.value_or(kTokensOfSize);
       facts.price_per_gpu_hour = price.usd;
       const Bytes checkpoint =
           checkpoint_bytes(point.job->model, point.job->recipe(), point.best->plan);
@@ -324,7 +309,7 @@ std::string line_of(const SizeQuestion& question, const SizeAnswer& answer) {
     case SizeOf::cost:
       return fmt::format("{} is the cheapest of {} clusters for {} tokens of {} ({}): {}",
                          cluster_text(best), answer.tried.size(),
-                         human_count(question.tokens.value_or(kTokens)), best.job->model.name,
+                         human_count(question.tokens.value_or(kTokensOfSize)), best.job->model.name,
                          cost_text(best), best_text(best));
     case SizeOf::model:
       return fmt::format(
@@ -409,76 +394,6 @@ Json to_json(const SizeQuestion& question, const SizeAnswer& answer) {
           {"best", best != nullptr ? report(*best->job, *best->best) : Json(nullptr)}};
 }
 
-void add_options(CommandLine& line, SizeQuestion& question) {
-  line.group("Question (one of them)");
-  line.flag("--fewest-gpus", "the least GPUs that train the model (the default)", question.fewest);
-  line.flag("--longest", "the longest sequence that fits --gpus", question.longest);
-  line.flag("--largest-micro-batch", "the most sequences that a rank handles at once",
-            question.micro);
-  line.option(
-      {"--prices", "FILE",
-       "the cheapest cluster by this list: a CSV of hardware, usd_per_gpu_hour, source", ""},
-      set_text(question.prices));
-  line.flag("--largest-model", "the largest built-in model that fits --gpus",
-            question.largest_model);
-  line.option({"--tokens", "COUNT", "tokens of the run that --prices prices", "1T"},
-              set_given(question.tokens, [](double& of) { return set_count(of, 1, 1e18); }));
-  line.option({"--days", "DAYS", "within which that run has to end", "however long it takes"},
-              set_given(question.days, [](double& of) { return set_number(of, 0.001, 1e6); }));
-  add_model_options(line, question.choices);
-  add_job_words(line, question.words);
-  add_cluster_options(line, question.choices);
-  add_constraints(line, question.space);
-  line.group("Output");
-  line.option({"--threads", "COUNT", "threads that search", "all cores"},
-              set_whole(question.threads, 1, 1024));
-  line.flag("--tried", "also every point that was searched, and how they were chosen",
-            question.tried);
-  line.flag("--json", "the same as JSON", question.json);
-}
-
-void settle_question(SizeQuestion& question) {
-  const std::array asked{std::pair{question.fewest, SizeOf::gpus},
-                         std::pair{question.longest, SizeOf::sequence},
-                         std::pair{question.micro, SizeOf::micro_batch},
-                         std::pair{!question.prices.empty(), SizeOf::cost},
-                         std::pair{question.largest_model, SizeOf::model}};
-  int count = 0;
-  for (const auto& [wanted, of] : asked) {
-    if (!wanted) continue;
-    question.of = of;
-    ++count;
-  }
-  if (count > 1) {
-    throw Error(
-        "size answers one question at a time: --fewest-gpus, --longest, "
-        "--largest-micro-batch, --prices or --largest-model");
-  }
-  const bool on_cluster = question.of != SizeOf::gpus && question.of != SizeOf::cost;
-  const std::string hardware = question.choices.hardware.value_or("");
-  const bool mixed = hardware.find('+') != std::string::npos;  // it says how many GPUs, too
-  if (on_cluster && !question.choices.gpus && !mixed) throw Error(kGpusMissing);
-  if (mixed && question.of == SizeOf::gpus) {
-    throw Error(fmt::format("size counts GPUs of one kind, not of {}; `qplan search` plans on it",
-                            hardware));
-  }
-  if (question.of == SizeOf::cost && (question.choices.hardware || question.choices.price)) {
-    throw Error("--prices has hardware and prices already; leave --hardware and --price out");
-  }
-  if (question.of != SizeOf::cost && (question.days || question.tokens)) {
-    throw Error(fmt::format(
-        "{} is of the run that --prices prices; without prices `qplan sweep --gpus 64..1024 "
-        "--tokens COUNT` says the days of each size",
-        question.days ? "--days" : "--tokens"));
-  }
-  if (question.of == SizeOf::model && question.choices.model) {
-    throw Error("--largest-model looks at all built-in models; leave --model out");
-  }
-  if (question.of == SizeOf::sequence && question.words.contains("seq_len")) {
-    throw Error("--longest looks for the length; leave --seq-len out");
-  }
-}
-
 }  // namespace
 
 Exit run_size(const Args& args, const Console& console) {
@@ -486,9 +401,9 @@ Exit run_size(const Args& args, const Console& console) {
   CommandLine line("size", "How many GPUs a job needs, and how large a job a cluster takes.",
                    "qplan size --model qwen3-32b --seq-len 16384\n"
                    "         qplan size --longest --model llama3-70b --gpus 64");
-  add_options(line, question);
+  add_size_options(line, question);
   if (!line.parse(args, console.out)) return Exit::done;
-  settle_question(question);
+  settle_size_question(question);
   question.progress = progress_of(console);
   const SizeAnswer answer = size_of(question);
   end_progress(console);

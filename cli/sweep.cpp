@@ -432,8 +432,7 @@ Exit run_sweep(const Args& args, const Console& console) {
                    "qplan sweep --model qwen3-30b-a3b --gpus 8..4096 --tokens 1T --price 2.5");
   add_options(line, question);
   if (!line.parse(args, console.out)) return Exit::done;
-  const bool mixed = question.hardware.size() == 1 &&  // a cluster that says its GPUs itself
-                     question.hardware.front().find('+') != std::string::npos;
+  const bool mixed = question.hardware.size() == 1 && names_cluster(question.hardware.front());
   if (question.gpus.empty() && mixed) {
     JobChoices choices = question.choices;
     choices.hardware = question.hardware.front();
