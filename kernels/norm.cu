@@ -157,9 +157,7 @@ void with_shape(std::int64_t cols, Launch launch) {
 // A row's reads of x, dy and the residual, twice, its weights and sums: 40 registers a vector.
 template <class Launch>
 void with_backward_shape(std::int64_t cols, Launch launch) {
-  if (cols <= 64) return launch(Shape<8, 1, 256, 2>{});
-  if (cols <= 128) return launch(Shape<16, 1, 256, 2>{});
-  if (cols <= 256) return launch(Shape<32, 1, 256, 2>{});
+  if (cols <= 256) return with_head_shape(cols, launch);
   if (cols <= 512) return launch(Shape<64, 1, 64, 8>{});
   if (cols <= 1024) return launch(Shape<64, 2, 64, 8>{});
   if (cols <= 2048) return launch(Shape<128, 2, 128, 4>{});

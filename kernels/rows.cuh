@@ -107,9 +107,9 @@ struct Shape {
 // Calls launch(a shape) with its numbers as constants. Of rows as long as heads:
 template <class Launch>
 void with_head_shape(std::int64_t cols, Launch launch) {
-  if (cols <= 64) return launch(Shape<8, 1, 256>{});
-  if (cols <= 128) return launch(Shape<16, 1, 256>{});
-  launch(Shape<32, 1, 256>{});
+  if (cols <= 64) return launch(Shape<8, 1, 256, 2>{});
+  if (cols <= 128) return launch(Shape<16, 1, 256, 2>{});
+  launch(Shape<32, 1, 256, 2>{});
 }
 // Of rows that take a block each: few threads with several vectors, so that reads are under way
 // together, a sum is soon done and hardly a thread is idle; of the shapes tried on an H200 the

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "costmodel/profiles/hardware.h"
+#include "costmodel/profiles/other_names.h"
 #include "models/error.h"
 #include "planner/frameworks/check_rules.h"
 #include "planner/frameworks/finetuning/finetuning.h"
@@ -286,12 +288,12 @@ void drop_engines_of_actor(Checked& checked) {
 // A command that names its GPU is judged on that of the question all the same, which may not have
 // its formats.
 void leave_other_gpu(const JobFiles& job, const CheckQuestion& question, Checked& checked) {
-  constexpr std::array<std::pair<std::string_view, int>, 5> kCapabilities{
-      {{"h100", 90}, {"b200", 100}, {"gb200", 100}, {"b300", 103}, {"gb300", 103}}};
-  if (job.gpu.text.empty() || !job.gpu.resolved || question.limits.compute_capability == 0) return;
-  for (const auto& [name, capability] : kCapabilities) {
-    if (name == job.gpu.text && capability == question.limits.compute_capability) return;
-  }
+  const int asked = question.limits.compute_capability;
+  if (job.gpu.text.empty() || !job.gpu.resolved || asked == 0) return;
+  const std::string named = plain_machine_name(job.gpu.text);
+  const std::vector<std::string> built_in = hardware_names();
+  const bool known = std::find(built_in.begin(), built_in.end(), named) != built_in.end();
+  if (known && load_hardware(named).gpu.compute_capability == asked) return;
   for (Finding& finding : checked.findings) {
     if (finding.rule == "precision_gpu") finding.severity = Severity::note;
   }

@@ -268,11 +268,7 @@ std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
   std::optional<Framework> first;
   for (const auto& [framework, word] : Words<Framework>::table) {
     if (!is_written(framework) || recipe_for(framework, recipe) != recipe) continue;
-    // These train by reinforcement: they are written where they are asked for.
-    if (framework == Framework::slime || framework == Framework::verl ||
-        framework == Framework::nemo_rl) {
-      continue;
-    }
+    if (writes_steps(framework)) continue;  // they are written where they are asked for
     // So are its stages and experts: layers of its own, of which torchtitan's are a stand-in.
     if (framework == Framework::automodel && recipe == RecipeKind::fsdp2_compile) continue;
     const auto tables = limits_of(framework, recipe);

@@ -49,6 +49,11 @@ struct Words<Framework> {
 };
 
 // Whether `emit` writes its files; of others `check` reads them alone.
+// Whose files of a plan are of a step that makes its answers by engines on the same GPUs.
+constexpr bool writes_steps(Framework framework) {
+  return framework == Framework::slime || framework == Framework::verl ||
+         framework == Framework::nemo_rl;
+}
 constexpr bool is_written(Framework framework) {
   return framework != Framework::nanotron;
 }

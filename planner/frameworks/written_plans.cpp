@@ -12,12 +12,6 @@
 namespace qplan {
 namespace {
 
-// Whose files of a plan are of a step that makes its answers by engines on the same GPUs.
-bool writes_steps(Framework framework) {
-  return framework == Framework::slime || framework == Framework::verl ||
-         framework == Framework::nemo_rl;
-}
-
 // What the engine of such a step takes of the device while the plan trains.
 Bytes taken_beside(const CostModel& cost) {
   return engine_asleep(RlJob{}, RolloutLayout{}, cost.hardware());

@@ -9,6 +9,7 @@
 
 #include "models/ascii.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
+#include "planner/frameworks/megatron/bridge_implied.h"
 #include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/megatron/megatron.h"
 
@@ -165,52 +166,6 @@ std::vector<Name> names_read(std::string_view target) {
 // A field by the name that it is read by.
 std::string field_read(const std::string& target) {
   return target == "dataset.sequence_length" ? std::string(kLengths.back()) : target;
-}
-
-// comm_overlap, where there is one, overlaps data parallelism unless it says otherwise, and what
-// ddp says counts where there is none (training/comm_overlap.py, setup()).
-std::vector<PythonAssignment> with_overlaps(std::vector<PythonAssignment> fields) {
-  constexpr std::string_view kSection = "comm_overlap";
-  const auto find = [&](const std::string& field) {
-    return std::find_if(fields.begin(), fields.end(),
-                        [&](const PythonAssignment& a) { return a.target == field; });
-  };
-  const auto section = std::find_if(fields.begin(), fields.end(), [&](const auto& assignment) {
-    const bool none = assignment.value.resolved && assignment.value.value.is_null();
-    return assignment.target.starts_with(kSection) && !none;
-  });
-  std::vector<PythonAssignment> overlaps;
-  for (const std::string name : {"overlap_grad_reduce", "overlap_param_gather"}) {
-    const std::string field = fmt::format("{}.{}", kSection, name);
-    const auto ddp = find("ddp." + name);
-    if (find(field) != fields.end()) continue;
-    if (section != fields.end()) {
-      overlaps.push_back({field, section->value});
-      overlaps.back().value.value = true;
-      overlaps.back().value.resolved = true;
-    } else if (ddp != fields.end()) {
-      overlaps.push_back({field, ddp->value});
-    }
-  }
-  fields.insert(fields.end(), overlaps.begin(), overlaps.end());
-  return fields;
-}
-
-// A section ddp that is made whole shards nothing by Megatron-FSDP unless it says so
-// (megatron/core/distributed/distributed_data_parallel_config.py:103); recipes say that all is.
-std::vector<PythonAssignment> with_strategy(std::vector<PythonAssignment> fields) {
-  const auto find = [&](std::string_view field) {
-    return std::find_if(fields.begin(), fields.end(),
-                        [&](const PythonAssignment& a) { return a.target == field; });
-  };
-  const auto whole = find("ddp");
-  const bool made = whole != fields.end() && whole->value.text.find('(') != std::string::npos;
-  if (!made || find("ddp.data_parallel_sharding_strategy") != fields.end()) return fields;
-  PythonAssignment none{"ddp.data_parallel_sharding_strategy", whole->value};
-  none.value.value = "no_shard";
-  none.value.resolved = true;
-  fields.push_back(std::move(none));
-  return fields;
 }
 
 // Whether there are graphs for which a scope says what they hold.
@@ -421,7 +376,7 @@ Settings bridge_settings(const PythonText& text) {
   Settings settings;
   const BridgeProgram program = bridge_program(text);
   const std::vector<PythonAssignment>& fields = program.fields;
-  for (const PythonAssignment& assignment : with_strategy(with_overlaps(fields))) {
+  for (const PythonAssignment& assignment : with_implied(fields)) {
     const PythonArgument& value = assignment.value;
     const auto add = [&](std::string_view flag, Json flag_value) {
       // What a flag would say, the file says in words of its own: no part of it is the flag's.

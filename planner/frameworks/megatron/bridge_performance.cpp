@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/ascii.h"
 #include "models/edit_distance.h"
 #include "models/error.h"
 #include "models/text.h"
@@ -110,9 +111,8 @@ Sizes recipes_of(const std::string& model, const std::string& task, const std::s
     if (!name.starts_with(begin) || !name.ends_with(rest)) continue;
     const std::string count =
         name.substr(begin.size(), name.size() - begin.size() - std::min(rest.size(), name.size()));
-    const bool number = !count.empty() && count.size() < 7 &&
-                        std::all_of(count.begin(), count.end(),
-                                    [](unsigned char c) { return c >= '0' && c <= '9'; });
+    const bool number =
+        !count.empty() && count.size() < 7 && std::all_of(count.begin(), count.end(), is_digit);
     if (number) sizes.emplace(std::stoll(count), name);
   }
   return sizes;

@@ -37,10 +37,6 @@ struct ProgramCommand {
   std::string program;               // its name, without folders
 };
 
-bool is_among(std::span<const std::string_view> list, std::string_view word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
-
 auto first_yaml(std::span<const ShellWord> words) {
   return std::find_if(words.begin(), words.end(),
                       [](const ShellWord& word) { return is_yaml_name(word.text); });
@@ -77,8 +73,6 @@ bool is_word_of_trl(const std::string& key) {
   return ours(certain_name(key, lists));
 }
 
-// TRL's own scripts, by their folder or module; and whatever is called as they are ("sft.py") and
-// given arguments that only they have.
 // A script of that name in a package of one's own ("src/open_r1/grpo.py") is another.
 std::string name_beside_trl(const std::string& script) {
   const std::size_t slash = script.rfind('/');
@@ -88,6 +82,8 @@ std::string name_beside_trl(const std::string& script) {
   return examples ? base_name(script) : name + "/" + base_name(script);
 }
 
+// TRL's own scripts, by their folder or module; and whatever is called as they are ("sft.py") and
+// given arguments that only they have.
 bool is_script_of_trl(const std::string& script) {
   return script.find("trl/scripts/") != std::string::npos || script.starts_with("trl.scripts.");
 }

@@ -2,24 +2,20 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "planner/frameworks/readers/launch.h"
 #include "planner/frameworks/readers/recognise.h"
 
 namespace qplan {
-namespace {
 
-bool is_listed(std::span<const std::string_view> list, std::string_view word) {
+bool is_among(std::span<const std::string_view> list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
-
-}  // namespace
 
 std::size_t behind_wrappers(std::span<const ShellWord> words) {
   static constexpr std::array<std::string_view, 8> kWrappers{
       "nsys", "ncu", "numactl", "nice", "time", "timeout", "uv", ""};  // "": of an empty array
-  if (!is_listed(kWrappers, base_name(words.front().text)) && words.front().resolved) return 0;
+  if (!is_among(kWrappers, base_name(words.front().text)) && words.front().resolved) return 0;
   const auto launcher = std::find_if(words.begin(), words.end(),
                                      [](const ShellWord& word) { return is_launcher(word.text); });
   return launcher == words.end() ? 0 : static_cast<std::size_t>(launcher - words.begin());
@@ -28,7 +24,7 @@ std::size_t behind_wrappers(std::span<const ShellWord> words) {
 std::span<const ShellWord> behind_prefixes(std::span<const ShellWord> words) {
   static constexpr std::array<std::string_view, 4> kPrefixes{"exec", "nohup", "env", "sudo"};
   const auto first = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
-    return !is_listed(kPrefixes, word.text);
+    return !is_among(kPrefixes, word.text);
   });
   return {first, words.end()};
 }

@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "planner/frameworks/shell/shell.h"
 
 namespace qplan {
+
+bool is_among(std::span<const std::string_view> list, std::string_view word);
 
 // "nsys profile ... torchrun": where the launcher stands behind a profiler, or behind what only a
 // run can tell.
