@@ -9,7 +9,7 @@ GPU, DDP, FSDP2 (accelerate) or DeepSpeed ZeRO-1 to 3:
     scripts/finetuning_probe.py --gpus 1 -o runs.csv jobs.json
 
 Jobs are a list of objects: framework (single, ddp, fsdp2, ds1, ds2, ds3), model (a name under models/zoo), layers, seq,
-mbs, accumulate, checkpoint (bool), lora (rank, or 0), targets (all, attention, qv), frozen (bf16, nf4), liger (bool).
+mbs, accumulate, checkpoint (bool), lora (rank, or 0), targets (all, attention, qv), frozen (bf16, nf4), liger (bool), attention (sdpa, eager).
 One process a GPU runs all of them, each after the memory of the one before was given back; where one fails on several
 GPUs, they are begun anew. A row says the median step after three warm-up steps and torch's peak of
 allocated and reserved memory, the largest of the ranks. A job that fails says why in `notes`.
@@ -72,11 +72,35 @@ class Clock(TrainerCallback):
             torch.cuda.reset_peak_memory_stats()
 
 
+# Models that jobs are drawn from, with the layers that one GPU trains: those that prices were looked at beside, and
+# others, trained whole.
+MODELS = {"qwen3-0.6b": 28, "qwen3-1.7b": 28, "qwen3-4b": 36, "qwen3-8b": 36, "llama3-8b": 32, "phi-4": 20,
+          "qwen2.5-14b": 20, "qwen3-30b-a3b": 6}
+OTHER_MODELS = {"gpt-oss-20b": 6, "mixtral-8x7b": 4, "glm4.5-air": 3, "olmo2-32b": 8, "seed-oss-36b": 8,
+                "nemotron4-15b": 10, "qwen2-57b-a14b": 5, "qwen3-30b-a3b": 8, "moonlight-16b-a3b": 10, "llama2-13b": 20,
+                "mixtral-8x22b": 2}
+
+
+def draw_others(count, seed):
+    """Full training of models that no price was looked at beside, on one GPU."""
+    chance = random.Random(seed)
+    names = sorted(OTHER_MODELS) * (1 + count // len(OTHER_MODELS))
+    jobs = []
+    for model in names[:count]:
+        seq = chance.choice([512, 1024, 2048, 4096, 8192])
+        job = dict(framework="single", model=model, layers=OTHER_MODELS[model], seq=seq,
+                   mbs=chance.choice([m for m in (1, 2, 4, 8) if m * seq <= 16384]), accumulate=chance.choice([1, 1, 2]),
+                   checkpoint=chance.random() < 0.5, lora=0, steps=5)
+        if model == "gpt-oss-20b":  # its sinks: torch's attention has none
+            job.update(attention="eager", seq=min(seq, 4096))
+        jobs.append(job)
+    return jobs
+
+
 def draw(gpus, count, seed):
     """Jobs as users have them, at random; some will not fit, which is an answer too."""
     chance = random.Random(seed)
-    models = {"qwen3-0.6b": 28, "qwen3-1.7b": 28, "qwen3-4b": 36, "qwen3-8b": 36, "llama3-8b": 32, "phi-4": 20,
-              "qwen2.5-14b": 20, "qwen3-30b-a3b": 6}
+    models = MODELS
     jobs = []
     while len(jobs) < count:
         model = chance.choice(list(models))
@@ -110,7 +134,7 @@ def build(job):
     config = AutoConfig.for_model(**fields)
     config.use_cache = False
     with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=job.get("attention", "sdpa"))
     if job.get("frozen") == "nf4":
         quantise(model)
     if job.get("lora"):
@@ -275,6 +299,8 @@ def row_of(job, world, measured, why):
         words += ["main_params_dtype=bf16", "moment_dtype=bf16", "grad_dtype=bf16"]
     if job.get("frozen") == "nf4":
         words.append("frozen_weights=nf4-double")
+    if job.get("attention") == "eager":
+        words.append("attention_backend=unfused")
     if job.get("liger"):
         words += ["module_kernels=all", "loss=liger"]
     gpu = torch.cuda.get_device_name(0)
@@ -297,6 +323,7 @@ def main():
     parser.add_argument("jobs", nargs="?", help="JSON: a list of jobs")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--draw", type=int, help="print so many random jobs instead")
+    parser.add_argument("--others", action="store_true", help="of models that no price was looked at beside")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget", type=float, default=480, help="seconds after which no job is begun")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
@@ -304,7 +331,8 @@ def main():
     parser.add_argument("-o", "--output", default="finetuning_probe.csv")
     args = parser.parse_args()
     if args.draw:
-        print("[\n" + ",\n".join(json.dumps(job) for job in draw(args.gpus, args.draw, args.seed)) + "\n]")
+        jobs = draw_others(args.draw, args.seed) if args.others else draw(args.gpus, args.draw, args.seed)
+        print("[\n" + ",\n".join(json.dumps(job) for job in jobs) + "\n]")
         return
     if args.worker is not None:
         work(args.worker, args.gpus, args.deepspeed)
