@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "costmodel/price/interpolate.h"
@@ -159,14 +160,52 @@ Price memory_bound(Bytes traffic, double efficiency, int kernels, const Hardware
           hardware.errors.memory_bound};
 }
 
+// index_put adds the rows of one sum one after the other (torch's indexing_backward_kernel),
+// however wide they are: 1.1 to 1.4 us a row on an H200, of 128 to 8192 rows
+// (scripts/torch_kernels.py; docs/evidence/archive/huggingface-2026-12-01.md). Each waits for
+// memory: elsewhere taken alike.
+constexpr Seconds kRowOfSum(1.3e-6);
+
+// torch's eager kernels that read strided halves, one array beside a broadcast one, or lists of
+// 16-bit arrays are held up by their instructions, not by memory. Picoseconds a number of unfused
+// kinds on 132 multiprocessors, all kernels of a kind together (H200, torch 2.11, steps of
+// transformers 5.17; docs/evidence/archive/huggingface-2026-12-01.md).
+constexpr double kMeasuredMultiprocessors = 132;
+constexpr std::array<std::pair<RowwiseKind, double>, 8> kInstructionBound{
+    {{RowwiseKind::halves_swiglu, 5.5},            // silu 2.7, the product taken alike
+     {RowwiseKind::halves_swiglu_backward, 10.7},  // 3.3, products 2.7 each, the halves' copy 2.0
+     {RowwiseKind::weigh_rows, 3.1},
+     {RowwiseKind::weigh_rows_backward, 7.8},  // spread 2.4, products 3.1 and 1.5, sums 0.8
+     {RowwiseKind::index_put, 2.4},
+     {RowwiseKind::masked_fill, 3.1},  // 2.7 here, 3.1 to 3.8 on two H200 on 2026-11-29
+     {RowwiseKind::scale, 1.35},       // clip_grad_norm_'s product of a list
+     {RowwiseKind::sum_of_squares, 0.85}}};
+constexpr double kNarrowAdamW = 5.7;  // of 16-bit weights and states; 5.3 alone to 6.8 in a step
+
+Seconds instructions_time(double numbers, double picoseconds, const Gpu& gpu) {
+  return Seconds(numbers * picoseconds * 1e-12 * kMeasuredMultiprocessors / gpu.multiprocessors);
+}
+
+Seconds instructions_time(const Rowwise& work, const Gpu& gpu) {
+  const auto found = std::find_if(kInstructionBound.begin(), kInstructionBound.end(),
+                                  [&](const auto& entry) { return entry.first == work.kind; });
+  if (work.fused || found == kInstructionBound.end()) return {};
+  return instructions_time(as_double(work.rows) * as_double(work.cols), found->second, gpu);
+}
+
 // Other optimizers' passes over long arrays are taken to be as quick as AdamW's.
 Price update_price(const Update& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
   const Gpu& gpu = hardware.gpu;
   const double efficiency =
       gpu.adamw_efficiency.value_or(gpu.memory_efficiency * gpu.adamw_share_of_copy);
-  return memory_bound(memory_traffic(work), efficiency,
-                      static_cast<int>(std::ceil(kernel_count(work))), hardware);
+  Price price = memory_bound(memory_traffic(work), efficiency,
+                             static_cast<int>(std::ceil(kernel_count(work))), hardware);
+  const bool narrow = size_of(work.main_params) == 2 && size_of(work.moments) == 2;
+  if (narrow && work.optimizer == OptimizerKind::adam) {
+    price.time = std::max(price.time, instructions_time(as_double(work.params), kNarrowAdamW, gpu));
+  }
+  return price;
 }
 
 // Its products one after the other, as matrices of that size are multiplied in a layer.
@@ -304,6 +343,8 @@ Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware) {
   if (work.fused && latency != hardware.gpu.memory_latency_of.end()) {
     price.time += latency->second - kernel_count(work) * hardware.gpu.kernel_launch;
   }
+  price.time = std::max(
+      {price.time, instructions_time(work, hardware.gpu), kRowOfSum * as_double(work.chain)});
   return price;
 }
 

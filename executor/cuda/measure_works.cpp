@@ -388,6 +388,11 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::dequantize:
     case RowwiseKind::chunk_cat:
     case RowwiseKind::masked_fill:
+    case RowwiseKind::halves_swiglu:
+    case RowwiseKind::halves_swiglu_backward:
+    case RowwiseKind::weigh_rows:
+    case RowwiseKind::weigh_rows_backward:
+    case RowwiseKind::index_put:
     case RowwiseKind::expert_bias:
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:

@@ -80,7 +80,10 @@ void AttentionPart::core(Pass pass) {
     op.parameter = sinks.parameter;
   };
   if (s.cp == 1) {
-    for (const Attention& part : in_chunks(work)) attend(part, k_, v_);
+    for (const Attention& part : in_chunks(work)) {
+      attend(part, k_, v_);
+      eager_scores(part);
+    }
     return;
   }
   switch (s.cp_comm) {
@@ -95,6 +98,27 @@ void AttentionPart::core(Pass pass) {
       by_heads(pass, work);
       break;
   }
+}
+
+// Hugging Face's eager attention writes the scores out as Megatron's does, and what Megatron's
+// kernel does at once is a kernel each (eager_attention_forward in models/*/modeling_*.py,
+// transformers 5.17): scale, mask, and a cast behind softmax in fp32. With learned logits
+// (models/gpt_oss) these are put beside the scores, and their maximum is taken off: half as much
+// again. An H200's step of gpt-oss (docs/evidence/archive/huggingface-2026-12-01.md).
+void AttentionPart::eager_scores(const Attention& work) {
+  if (work.kernel != AttentionKernel::unfused || !kHuggingFace.has(c_.recipe.kind)) return;
+  const bool forward = work.pass == Pass::forward;
+  const auto pass_over = [&](RowwiseKind kind) {
+    c_.rowwise(kind, work.batch * work.heads * work.q_len, work.kv_len, {scores_},
+               {forward ? scores_ : kNoSlot});
+  };
+  pass_over(RowwiseKind::scale);
+  pass_over(RowwiseKind::cast);
+  if (forward) pass_over(RowwiseKind::masked_fill);
+  if (!work.sinks) return;
+  pass_over(RowwiseKind::chunk_cat);
+  pass_over(forward ? RowwiseKind::add : RowwiseKind::scale);
+  pass_over(RowwiseKind::sum_of_squares);
 }
 
 // Chunks are sequences of their own to the kernel, what is left over behind whole ones a shorter

@@ -52,6 +52,8 @@ class AttentionPart {
   };
   void hold_packed(const Heads& heads);
   [[nodiscard]] Sinks learned_sinks(Pass pass) const;
+  // Kernels over the scores beside what Attention is.
+  void eager_scores(const Attention& work);
   [[nodiscard]] std::vector<Attention> in_chunks(const Attention& work) const;
   void by_heads(Pass pass, Attention work);
   void exchange_heads(Role role, std::int64_t width, BlockBuilder::Slots reads,

@@ -76,6 +76,11 @@ SlotId MlpPart::multiply() {
   }
   const SlotId activated = b.slot("mlp act", wide, c_.tokens, f);
   if (gated(c_) && !c_.fuses_swiglu()) eager_silu_ = c_.eager_copy("silu", wide, c_.tokens, f);
+  // torch's autocast squares in fp32 (ReLUSquaredActivation; pow is among the fp32 operators of
+  // autocast_mode.h): it keeps its input so, and relu its result.
+  if (c_.model.mlp == MlpKind::relu2 && wide != DType::fp32) {
+    eager_silu_ = c_.eager_copy("relu in fp32", DType::fp32, c_.tokens, f);
+  }
   c_.rowwise(gated(c_) ? RowwiseKind::swiglu : RowwiseKind::gelu, c_.tokens, f, {up_, gate_},
              {activated, eager_silu_});
   act_ = c_.linear_input(activated, c_.tokens, f);

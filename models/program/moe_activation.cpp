@@ -43,18 +43,20 @@ MoePart::Carried MoePart::scale_inputs_backward(Carried gradients) {
   return d;
 }
 
-// transformers 5 clears the rows behind the last expert's, of which there are none where experts
-// are not spread: what experts read, where it is, and both products' results in copies
-// (grouped_mm_experts_forward in integrations/moe.py, 5.10 to 5.17; 5.20 asks first). The gradient
-// of each goes the same way.
-bool MoePart::masks_rows() const {
+// transformers 5's experts by torch's grouped product, where they are not spread over ranks: what
+// stands between the products is a kernel an operation.
+bool MoePart::eager_experts() const {
   return kHuggingFace.has(c_.recipe.kind) && !c_.recipe.kernels.one_product_per_expert &&
          c_.shape.ep == 1;
 }
 
+// Releases that clear the rows behind the last expert's even where there are none do so with what
+// experts read, where it is, and with both products' results in copies (grouped_mm_experts_forward
+// in integrations/moe.py). The gradient of each goes the same way.
+//
 // Tensor.masked_fill: a clone, and a pass that reads and writes it.
 SlotId MoePart::masked(SlotId x, std::int64_t rows, std::int64_t cols) {
-  if (!masks_rows()) return x;
+  if (!eager_experts() || !c_.recipe.kernels.clears_expert_rows) return x;
   const SlotId copy = c_.b.slot("masked expert rows", c_.b.at(x).dtype, rows, cols);
   c_.rowwise(RowwiseKind::copy, rows, cols, {x}, {copy});
   mask(copy, rows, cols);
@@ -62,7 +64,29 @@ SlotId MoePart::masked(SlotId x, std::int64_t rows, std::int64_t cols) {
 }
 
 void MoePart::mask(SlotId x, std::int64_t rows, std::int64_t cols) {
-  if (masks_rows()) c_.rowwise(RowwiseKind::masked_fill, rows, cols, {x}, {x});
+  if (eager_experts() && c_.recipe.kernels.clears_expert_rows) {
+    c_.rowwise(RowwiseKind::masked_fill, rows, cols, {x}, {x});
+  }
+}
+
+SlotId MoePart::weighed(SlotId out, std::int64_t rows) {
+  if (!weighs_rows()) return out;
+  unweighed_ = out;
+  const SlotId weighed = c_.b.slot("weighed expert out", c_.activation_dtype(), rows, width());
+  c_.rowwise(RowwiseKind::weigh_rows, rows, width(), {out, row_probs_}, {weighed});
+  return weighed;
+}
+
+SlotId MoePart::weighed_backward(SlotId dsum, SlotId dprobs, std::int64_t rows) {
+  if (!weighs_rows()) return dsum;
+  const SlotId dout = c_.b.slot("d unweighed expert out", c_.activation_dtype(), rows, width());
+  c_.rowwise(RowwiseKind::weigh_rows_backward, rows, width(), {dsum, unweighed_, row_probs_},
+             {dout, dprobs});
+  return dout;
+}
+
+RowwiseKind MoePart::moves_rows(RowwiseKind forward, Pass pass) const {
+  return eager_experts() && pass == Pass::backward ? RowwiseKind::index_put : forward;
 }
 
 RowwiseKind MoePart::activation(Pass pass) const {
@@ -154,11 +178,16 @@ void MoePart::add_indexed_bias(SlotId out, std::int64_t rows, std::int64_t cols)
   c_.rowwise(RowwiseKind::add, rows, cols, {out, biases}, {out});
 }
 
-// index_put adds rows of one expert one after the other: it takes longer than its bytes, which was
-// not measured.
+// index_put adds the rows of one expert one after the other.
 void MoePart::sum_indexed_bias(SlotId dout, std::int64_t rows, std::int64_t cols) {
   if (c_.shape.frozen) return;
-  c_.rowwise(RowwiseKind::embedding_backward, rows, cols, {dout, counts_}, {c_.expert_gradients});
+  c_.b.compute(Rowwise{.kind = RowwiseKind::index_put,
+                       .rows = rows,
+                       .cols = cols,
+                       .dtype = c_.activation_dtype(),
+                       .fused = false,
+                       .chain = rows / expert_sizes().groups},
+               {dout, counts_}, {c_.expert_gradients});
 }
 
 // Both halves are clamped; of gate a, up u: a * alpha, its sigmoid, times a, u + 1, and in the
@@ -214,6 +243,10 @@ void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
                {activated, row_probs_});
   } else if (scales_activation()) {
     c_.rowwise(activation(Pass::forward), rows, width, {up_, row_probs_, counts_}, {activated});
+  } else if (eager_experts() && gated()) {
+    silu_ = b.slot("silu of expert up", c_.activation_dtype(), rows, width);
+    c_.rowwise(RowwiseKind::halves_swiglu, rows, width, {up_, probs_},
+               {activated, silu_, row_probs_});
   } else if (c_.recipe.form.routing) {
     c_.rowwise(activation(Pass::forward), rows, width, {up_}, {activated});
   } else {

@@ -138,7 +138,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
   } else {
     arrived.rows = b.slot("permuted", act, n.sent, width());
     arrived.numbers = numbers("permuted probs", tokens.numbers, n.sent);
-    c_.rowwise(RowwiseKind::permute, n.sent, width(),
+    c_.rowwise(moves_rows(RowwiseKind::permute, pass), n.sent, width(),
                {tokens.rows, row_map_, counts_, tokens.numbers}, {arrived.rows, arrived.numbers})
         .role = Role::sort_tokens;
     if (s.ep > 1) {
@@ -224,8 +224,8 @@ MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
     combined.numbers =
         b.slot("d probs of choices", DType::fp32, c_.local_tokens, c_.model.moe->top_k);
   }
-  c_.rowwise(RowwiseKind::unpermute, n.sent, width(), {leaving.rows, row_map_, leaving.numbers},
-             {combined.rows, combined.numbers})
+  c_.rowwise(moves_rows(RowwiseKind::unpermute, pass), n.sent, width(),
+             {leaving.rows, row_map_, leaving.numbers}, {combined.rows, combined.numbers})
       .role = Role::sum_copies;
   return combined;
 }

@@ -107,8 +107,8 @@ SlotId MoePart::experts_forward() {
   if (s.fused_experts) page();
   if (gates_by_parts()) add_indexed_bias(out, received, width);
   const SlotId left = masked(out, received, width);
-  const SlotId sum =
-      combine({apart_bias() ? add_bias(left, received) : left, kNoSlot}, Pass::forward).rows;
+  const SlotId whole = apart_bias() ? add_bias(left, received) : weighed(left, received);
+  const SlotId sum = combine({whole, kNoSlot}, Pass::forward).rows;
   return from_latent(sum);
 }
 
@@ -145,12 +145,14 @@ MoePart::Carried MoePart::experts_backward(SlotId dy) {
   if (s.fused_experts) page();
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
   const SlotId dsum = dispatch({from_latent_backward(dy), kNoSlot}, Pass::backward).rows;
-  const SlotId dout = masked(apart_bias() ? take_bias(dsum, received) : dsum, received, width);
+  const SlotId dprobs = b.slot("d probs", DType::fp32, received, 1);
+  const SlotId dwhole =
+      apart_bias() ? take_bias(dsum, received) : weighed_backward(dsum, dprobs, received);
+  const SlotId dout = masked(dwhole, received, width);
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = received, .n = fe, .k = width, .dtype = c_.product_dtype()};
   if (gates_by_parts()) sum_indexed_bias(dout, received, width);
   const SlotId dout_in = experts_input(dout, received, width);
-  const SlotId dprobs = b.slot("d probs", DType::fp32, received, 1);
   SlotId dact = kNoSlot, dup = kNoSlot;
   if (s.fused_experts) {
     dup = b.slot("d expert up", c_.product_dtype(), received, up_fe);
@@ -188,7 +190,9 @@ MoePart::Carried MoePart::experts_backward(SlotId dy) {
     const SlotId dup_raw = b.slot("d expert up", act, received, up_fe);
     const bool clamps = clamped_ != kNoSlot;
     const SlotId dclamped = clamps ? b.slot("d clamped expert up", act, received, up_fe) : dup_raw;
-    if (numbered && !scales_activation()) {
+    if (silu_ != kNoSlot) {
+      c_.rowwise(RowwiseKind::halves_swiglu_backward, received, fe, {up_, silu_, dact}, {dclamped});
+    } else if (numbered && !scales_activation()) {
       c_.rowwise(activation(Pass::backward), received, fe, {up_, dact}, {dclamped});
     } else {
       c_.rowwise(activation(Pass::backward), received, fe,

@@ -67,9 +67,15 @@ class MoePart {
   SlotId scale_inputs(SlotId rows);
   Carried scale_inputs_backward(Carried gradients);
   SlotId shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass);
-  [[nodiscard]] bool masks_rows() const;
+  [[nodiscard]] bool eager_experts() const;
+  [[nodiscard]] bool weighs_rows() const { return eager_experts() && !scales_inputs(); }
   [[nodiscard]] SlotId masked(SlotId x, std::int64_t rows, std::int64_t cols);
   void mask(SlotId x, std::int64_t rows, std::int64_t cols);
+  // Eager experts weigh their rows behind the second product.
+  SlotId weighed(SlotId out, std::int64_t rows);
+  SlotId weighed_backward(SlotId dsum, SlotId dprobs, std::int64_t rows);
+  // The kind that moves rows by index: its gradient adds rows.
+  [[nodiscard]] RowwiseKind moves_rows(RowwiseKind forward, Pass pass) const;
   [[nodiscard]] bool apart_bias() const;
   SlotId add_bias(SlotId out, std::int64_t rows);
   SlotId take_bias(SlotId dsum, std::int64_t rows);
@@ -94,7 +100,8 @@ class MoePart {
   SlotId clamped_ = kNoSlot;   // the input of the activation, where that is not up_
   SlotId parts_ = kNoSlot;     // what the eager gate keeps beside it
   SlotId unscaled_ = kNoSlot;  // what experts read before it was scaled
-  SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
+  SlotId silu_ = kNoSlot, unweighed_ = kNoSlot;  // what eager experts keep
+  SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot, shared_silu_ = kNoSlot;
   SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;   // Qwen2-MoE
   SlotId latent_in_ = kNoSlot, latent_out_ = kNoSlot;  // what latent projections take
   SlotId mask_ = kNoSlot;                              // of dropout

@@ -24,11 +24,14 @@ SlotId MoePart::shared_forward() {
                      shared_input(normed_, c_.local_tokens, c_.hidden, Pass::forward), shared_up_,
                      up_columns(fs), c_.hidden);
   const SlotId activated = b.slot("shared act", act, c_.tokens, fs);
-  c_.rowwise(activation(Pass::forward), c_.tokens, fs, {shared_up_}, {activated});
+  if (gated() && !c_.fuses_swiglu()) {
+    shared_silu_ = c_.eager_copy("silu of shared up", act, c_.tokens, fs);
+  }
+  c_.rowwise(activation(Pass::forward), c_.tokens, fs, {shared_up_}, {activated, shared_silu_});
   shared_act_ = shared_input(activated, c_.tokens, fs, Pass::forward);
   SlotId shared =
       c_.linear_reduced(ParameterRole::shared_down_proj, shared_act_, c_.hidden, fs, "shared sum");
-  if (moe.shared_expert_gate && c_.recipe.form.routing) {
+  if (moe.shared_expert_gate && (c_.recipe.form.routing || c_.recipe.keeps.eager_copies)) {
     ungated_ = shared;
     shared_gate_ = b.slot("shared gate", act, c_.local_tokens, 1);
     c_.linear(ParameterRole::shared_expert_gate, normed_, shared_gate_, c_.local_tokens, 1,
@@ -67,7 +70,8 @@ MoePart::SharedGradients MoePart::shared_backward(SlotId dy) {
   c_.linear_dgrad(ParameterRole::shared_down_proj, dy_whole, dact, c_.tokens, c_.hidden, fs);
   c_.linear_wgrad(ParameterRole::shared_down_proj, dy_whole, shared_act_, c_.tokens, c_.hidden, fs);
   const SlotId dup_raw = b.slot("d shared up", act, c_.tokens, up_columns(fs));
-  c_.rowwise(activation(Pass::backward), c_.tokens, fs, {shared_up_, dact}, {dup_raw});
+  c_.rowwise(activation(Pass::backward), c_.tokens, fs, {shared_up_, dact, shared_silu_},
+             {dup_raw});
   const SlotId dup = shared_input(dup_raw, c_.tokens, up_columns(fs), Pass::backward);
   const SlotId normed_whole =
       c_.gather_sequence_again(shared_input(normed_, c_.local_tokens, c_.hidden, Pass::forward));

@@ -98,7 +98,8 @@ void StateBuilder::optimizer_step() {
       b.compute(Rowwise{.kind = RowwiseKind::scale,
                         .rows = 1,
                         .cols = on_device,
-                        .dtype = s.main_params_dtype},
+                        .dtype = s.main_params_dtype,
+                        .fused = c_.recipe.kernels.fused},
                 {gradients_}, {gradients_});
     }
     for (const MatrixUpdate& update : matrix_updates()) orthogonalize(update);

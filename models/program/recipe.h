@@ -70,6 +70,8 @@ struct KernelChoices {
   bool own_recurrences = false;
   // The host launches a grouped product expert by expert.
   bool one_product_per_expert = false;
+  // Rows behind the last expert's are cleared on one rank, too, where there are none.
+  bool clears_expert_rows = false;
   // torch's functional collectives know the first dimension alone: along the sequence of a batch a
   // gather is put together by torch.cat, and what is reduced and scattered is cut up by it first
   // (torch/distributed/_functional_collectives.py), a copy of the whole array each. Async tensor

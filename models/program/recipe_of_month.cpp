@@ -38,10 +38,14 @@ Recipe recipe_of_month(RecipeKind kind, int month) {
   // sdp_utils.cpp; huggingface/transformers pull request 48163).
   constexpr int kCudnnAttention = 202604;
   constexpr int kTransformers5 = 202602;
+  // transformers 5.10 (June 2026), and 5.20 (October), which clears rows of spread experts alone.
+  constexpr int kClearsRows = 202606, kClearsSpreadRows = 202611;
   constexpr int kMegatronFusedLoss = 202407, kTeLossInFp32 = 202609, kCurrentScaling = 202509;
   Recipe recipe = recipe_of(kind);
   if (month == 0) return recipe;
   if (kHuggingFace.has(kind) && month < kTransformers5) before_transformers_5(recipe);
+  recipe.kernels.clears_expert_rows =
+      kHuggingFace.has(kind) && month >= kClearsRows && month < kClearsSpreadRows;
   if (kHuggingFace.has(kind) && month < kCudnnAttention) {
     recipe.kernels.attention = AttentionKernel::flash2;
   }

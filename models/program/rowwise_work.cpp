@@ -47,6 +47,12 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     case RowwiseKind::swiglu_backward:
       return {{5, 0, 1}, {9, 3, 3}};
     // + bias apart; relu2: relu, square
+    // transformers' experts, whose product makes gate and up side by side: silu and a product of
+    // halves of rows; backward silu's, two products and the halves put together.
+    case RowwiseKind::halves_swiglu:
+      return {{5, 0, 2}, {5, 0, 2}};
+    case RowwiseKind::halves_swiglu_backward:
+      return {{13, 0, 4}, {13, 0, 4}};
     case RowwiseKind::gelu:
       return {{2, 0, 1}, {3, 0, 1}};
     case RowwiseKind::gelu_backward:
@@ -113,6 +119,15 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
       return {{2, 0, 1}, {2, 11.2, 2}};
     case RowwiseKind::scale_rows_backward:
       return {{3, 0, 1}, {3, 37.3, 5}};
+    // A product with a number a row; backward what the sum's gradient is spread to, that times the
+    // number, times the rows, and sums of these.
+    case RowwiseKind::weigh_rows:
+      return {{2, 0, 1}, {2, 0, 1}};
+    case RowwiseKind::weigh_rows_backward:
+      return {{7, 0, 4}, {7, 0, 4}};
+    // indices sorted, then rows added in their order
+    case RowwiseKind::index_put:
+      return {{2, 0, 12}, {2, 0, 12}};
     // fla's causal_conv1d, whose backward makes the convolution's result again first, then reads
     // it, x and dy (fla/modules/conv/triton/ops.py): 2 and 6 words, at a quarter and 0.4 of a
     // copy's rate. 127 and 234 us for 4096 more tokens of 8192 channels (H200, fla-core 0.6.0), as
@@ -174,13 +189,12 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     case RowwiseKind::copy:
     case RowwiseKind::scale:
       return {{2, 0, 1}, {2, 0, 1}};
-    // torch 2.11's kernels in a step on two H200 (docs/evidence/archive/
-    // steps-2026-11-29-two-h200.json): 13 bytes of a copy for each 4 that are written, and 12 to 15
-    // for each 2 under a mask of rows, which is not read in vectors.
+    // torch 2.11's kernel in a step on two H200 (docs/evidence/archive/
+    // steps-2026-11-29-two-h200.json): 13 bytes of a copy for each 4 that are written.
     case RowwiseKind::chunk_cat:
       return {{1, 2, 1}, {1, 9, 1}};
     case RowwiseKind::masked_fill:
-      return {{2, 0, 1}, {7, 0, 1}};
+      return {{2, 0, 1}, {2, 0, 1}};
     case RowwiseKind::zero_fill:
     case RowwiseKind::sum_of_squares:
       return {{1, 0, 1}, {1, 0, 1}};

@@ -265,7 +265,8 @@ void StateBuilder::once_a_step() {
   b.compute(Rowwise{.kind = RowwiseKind::sum_of_squares,
                     .rows = 1,
                     .cols = shard_.total(),
-                    .dtype = kept_dtype()},
+                    .dtype = kept_dtype(),
+                    .fused = c_.recipe.kernels.fused},
             {gradients_}, {});
   b.into(&Block::update);
   optimizer_step();

@@ -126,6 +126,8 @@ enum class RowwiseKind : std::uint8_t {
   rope_backward,
   swiglu,           // also attention's output times the sigmoid of its gate
   swiglu_backward,  // cols: the MLP width f (input 2f)
+  halves_swiglu,
+  halves_swiglu_backward,  // as swiglu, kernel by kernel, of halves that lie side by side in a row
   gelu,
   gelu_backward,  // also relu2
   add,            // residual
@@ -145,6 +147,10 @@ enum class RowwiseKind : std::uint8_t {
   clamp_backward,  // of both halves of an activation's input; cols: one half
   scale_rows,
   scale_rows_backward,  // rows times a number each, which gets a gradient
+  weigh_rows,
+  weigh_rows_backward,  // the same in 16 bits, by torch's kernels, under a sum over a token's
+                        // copies
+  index_put,            // rows added to those of an index (the gradient of a lookup)
   causal_conv,
   causal_conv_backward,  // a short convolution of each channel over its last tokens, and SiLU
   l2_norm,
@@ -178,6 +184,7 @@ struct Rowwise {
   DType dtype = DType::bf16;
   bool fused = true;        // false: the framework runs it as several elementwise kernels
   std::int64_t groups = 1;  // experts whose rows are worked on one after the other
+  std::int64_t chain = 0;   // index_put: rows that one sum adds, one after the other
   bool operator==(const Rowwise&) const = default;
 };
 
@@ -372,6 +379,8 @@ struct Words<RowwiseKind> {
        {RowwiseKind::rope_backward, "rope_backward"},
        {RowwiseKind::swiglu, "swiglu"},
        {RowwiseKind::swiglu_backward, "swiglu_backward"},
+       {RowwiseKind::halves_swiglu, "halves_swiglu"},
+       {RowwiseKind::halves_swiglu_backward, "halves_swiglu_backward"},
        {RowwiseKind::gelu, "gelu"},
        {RowwiseKind::gelu_backward, "gelu_backward"},
        {RowwiseKind::add, "add"},
@@ -391,6 +400,9 @@ struct Words<RowwiseKind> {
        {RowwiseKind::clamp_backward, "clamp_backward"},
        {RowwiseKind::scale_rows, "scale_rows"},
        {RowwiseKind::scale_rows_backward, "scale_rows_backward"},
+       {RowwiseKind::weigh_rows, "weigh_rows"},
+       {RowwiseKind::weigh_rows_backward, "weigh_rows_backward"},
+       {RowwiseKind::index_put, "index_put"},
        {RowwiseKind::causal_conv, "causal_conv"},
        {RowwiseKind::causal_conv_backward, "causal_conv_backward"},
        {RowwiseKind::l2_norm, "l2_norm"},

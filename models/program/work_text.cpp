@@ -46,7 +46,9 @@ constexpr Overloaded each_field{
       f(w.batch, w.heads, w.kv_heads, w.q_len, w.kv_len, w.head_dim, w.v_head_dim, w.window,
         w.causal, w.pass, w.kernel, w.deterministic, w.dropout, w.sinks, w.latent);
     },
-    [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused, w.groups); },
+    [](const Rowwise& w, auto&& f) {
+      f(w.kind, w.rows, w.cols, w.dtype, w.fused, w.groups, w.chain);
+    },
     [](const Collective& w, auto&& f) {
       f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share, w.neighbours, w.groups,
         w.groups_of_token);
