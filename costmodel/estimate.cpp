@@ -138,15 +138,19 @@ double root_of_squares(std::initializer_list<double> errors) {
   return std::sqrt(sum);
 }
 
-// What makes a step worse known than what `errors` of the recipe were read off. Our own executor
-// calibrates on the machine that it runs on.
-double unfamiliar(const CostModel& cost, const ParallelPlan& plan, const Estimate& e,
-                  bool measured) {
+// Of the launching thread, which is as quick as a machine's processor: runs on the same GPU in
+// other machines tell nothing of it. Our own executor calibrates on the machine that it runs on.
+double launch_error(const CostModel& cost, const Estimate& e) {
   if (cost.recipe().executable) return 0;
-  const double launching = cost.hardware().errors.launch * (e.time.host / e.step_time);
+  return cost.hardware().errors.launch * (e.time.host / e.step_time);
+}
+
+// What makes a step worse known than what `errors` of the recipe were read off.
+double unfamiliar(const CostModel& cost, const ParallelPlan& plan, bool measured) {
+  if (cost.recipe().executable) return 0;
   const bool routed = cost.model().moe && plan.routing == Routing::natural;
   return root_of_squares(
-      {launching, routed ? kRoutingError : 0, measured ? 0 : cost.hardware().errors.assumed});
+      {routed ? kRoutingError : 0, measured ? 0 : cost.hardware().errors.assumed});
 }
 
 void set_step_interval(Estimate& e, double relative) {
@@ -165,9 +169,9 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
   const MeasuredOn* measured =
       find_measured_on(recipe.kind, cost.hardware().gpu.name, plan.lora_rank > 0);
   const double sigma =
-      root_of_squares({work.error(), of_recipe, unfamiliar(cost, plan, e, measured != nullptr)});
-  const double relative =
-      kIntervalSigmas * sigma * (measured == nullptr ? 1 : measured->widening());
+      root_of_squares({work.error(), of_recipe, unfamiliar(cost, plan, measured != nullptr)}) *
+      (measured == nullptr ? 1 : measured->widening());
+  const double relative = kIntervalSigmas * root_of_squares({sigma, launch_error(cost, e)});
   set_step_interval(e, relative);
   // docs/reference/physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half
   // that.

@@ -10,6 +10,7 @@
 #include <map>
 #include <tuple>
 
+#include "costmodel/evaluate.h"
 #include "costmodel/measured.h"
 #include "costmodel/profiles/hardware.h"
 #include "models/csv.h"
@@ -26,6 +27,16 @@ const std::string kTable = QPLAN_TEST_DATA "/../../costmodel/measured.tsv";
 
 using OnGpu = std::tuple<RecipeKind, std::string, bool>;  // adapters
 
+// Half of the interval over the step time that would be stated had no run told of it: what the
+// launching thread adds is not widened.
+double unwidened_half_width(const Estimate& e, const MeasuredOn* known, double launch) {
+  const double widening = known == nullptr ? 1 : known->widening();
+  const double launching = kIntervalSigmas * launch * (e.time.host / e.step_time);
+  const double widened = half_width(e);
+  const double rest = std::sqrt(widened * widened - launching * launching) / widening;
+  return std::sqrt(rest * rest + launching * launching);
+}
+
 // Of each pair's runs that have a step time: how far off the prediction was, over half of the
 // interval that would be stated had no run told of it.
 std::map<OnGpu, Weighted> reaches_of(const std::string& file) {
@@ -36,13 +47,12 @@ std::map<OnGpu, Weighted> reaches_of(const std::string& file) {
     const MeasuredRun& run = runs[i];
     const auto& estimate = predictions[i].estimate;
     if (!run.inputs || !run.step_time || !estimate || run.grade == "C") continue;
-    const OnGpu key(run.inputs->recipe, load_hardware(run.inputs->hardware).gpu.name,
-                    run.inputs->plan.lora_rank > 0);
+    const HardwareProfile hardware = load_hardware(run.inputs->hardware);
+    const OnGpu key(run.inputs->recipe, hardware.gpu.name, run.inputs->plan.lora_rank > 0);
     const MeasuredOn* known = std::apply(find_measured_on, key);
-    const double half = (estimate->step_time_high - estimate->step_time_low).value() / 2 /
-                        (known == nullptr ? 1 : known->widening());
+    const double half = unwidened_half_width(*estimate, known, hardware.errors.launch);
     const double off = std::abs((*run.step_time - estimate->step_time).value());
-    reaches[key].emplace_back(off / half, 1);
+    reaches[key].emplace_back(off / (half * estimate->step_time.value()), 1);
   }
   return reaches;
 }
