@@ -140,9 +140,11 @@ TEST_CASE("bash completes verbs, options and the values that options know") {
   CHECK(offered({"qplan", "predict", "--grad_dtype", "b"}) == Set{"bf16"});
   CHECK(offered({"qplan", "search", "--compile", ""}) == Set{"true", "false"});
   CHECK(offered({"qplan", "search", "--compile", "--gp"}) == Set{"--gpus", "--gpus-per-node"});
-  CHECK(offered({"qplan", "sweep", "--hardware", "h100-sxm,b20"}) == Set{"h100-sxm,b200"});
+  CHECK(offered({"qplan", "sweep", "--hardware", "h100-sxm,b20"}) ==
+        Set{"h100-sxm,b200", "h100-sxm,b200-half-rate"});
   CHECK(offered({"qplan", "search", "--hardware", "mi325"}) == Set{"mi325x"});
-  CHECK(offered({"qplan", "search", "--hardware", "h200-sxm,b20"}) == Set{"h200-sxm,b200"});
+  CHECK(offered({"qplan", "search", "--hardware", "h200-sxm,b20"}) ==
+        Set{"h200-sxm,b200", "h200-sxm,b200-half-rate"});
   CHECK(offered({"qplan", "search", "--schedule", "1f1b,zbv"}) == Set{"1f1b,zbv"});
   CHECK(offered({"qplan", "search", "--gpus", ""}).empty());
   CHECK(offered({"qplan", "hardware", "show", "b200"}).contains("b200"));

@@ -63,7 +63,7 @@ double mean_memory_error(bool experts) {
   int count = 0;
   std::vector<std::string> seen;  // memory does not depend on the number of microbatches
   for (const Row& row : rows()) {
-    const WitnessJob job(reduced(row), "b200", RecipeKind::megatron, kMonth);
+    const WitnessJob job(reduced(row), "b200-half-rate", RecipeKind::megatron, kMonth);
     if (job.model.moe.has_value() != experts) continue;
     ParallelPlan plan = row.plan;
     plan.global_batch_size = 1;
@@ -84,7 +84,7 @@ double mean_time_error(bool experts, double* worst) {
   int count = 0;
   *worst = 0;
   for (const Row& row : rows()) {
-    const WitnessJob job(reduced(row), "b200", RecipeKind::megatron, kMonth);
+    const WitnessJob job(reduced(row), "b200-half-rate", RecipeKind::megatron, kMonth);
     if (job.model.moe.has_value() != experts) continue;
     const double error = std::abs(
         witness("B200 step " + row.name, row.seconds, job.cost.step_time(row.plan).value(), "s"));
