@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -11,6 +12,7 @@
 #include "models/error.h"
 #include "models/json.h"
 #include "planner/frameworks/option.h"
+#include "planner/frameworks/own_copy.h"
 #include "planner/frameworks/readers/job_files.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/shell/shell.h"
@@ -49,6 +51,9 @@ fs::path below_folder(const std::string& path) {
   return end.is_absolute() ? fs::path() : end;
 }
 
+constexpr int kMostFolders = 8;  // above a file
+constexpr std::uintmax_t kMostBytes = 1 << 20;
+
 class CheckFiles {
  public:
   explicit CheckFiles(const std::vector<std::string>& names) {
@@ -61,10 +66,44 @@ class CheckFiles {
       if (kind == FileKind::script) follow(ConfigText(files_[i]));
       if (kind == FileKind::yaml) follow_yaml(ConfigText(files_[i]));
     }
+    find_parsers();
     return std::move(files_);
   }
 
  private:
+  // Of a framework's repository that a file stands in, what parses its arguments.
+  void find_parsers() {
+    std::set<fs::path> folders;  // above the files, each once
+    std::error_code no;
+    for (const ConfigText& file : files_) {
+      fs::path folder = fs::absolute(file.name, no).parent_path();
+      for (int above = 0; above < kMostFolders && folders.insert(folder).second; ++above) {
+        if (!folder.has_relative_path()) break;
+        folder = folder.parent_path();
+      }
+    }
+    for (const fs::path& folder : folders) {
+      for (const std::string_view parser : files_of_parsers()) {
+        const fs::path at = folder / parser;
+        if (!parser.ends_with('/')) {
+          add_parser(at);
+        } else if (fs::is_directory(at, no)) {
+          for (const auto& entry : fs::directory_iterator(at, no)) add_parser(entry.path());
+        }
+      }
+    }
+  }
+
+  void add_parser(const fs::path& at) {
+    std::error_code no;
+    if (at.extension() != ".py" || !fs::is_regular_file(at, no)) return;
+    if (fs::file_size(at, no) > kMostBytes) return;
+    const bool given = std::any_of(files_.begin(), files_.end(), [&](const ConfigText& known) {
+      return fs::equivalent(known.name, at, no);
+    });
+    if (!given) files_.push_back({at.string(), read_text_file(at.string())});
+  }
+
   void follow(const ConfigText& file) {
     const auto beside = [&](const std::string& path) -> std::optional<FoundFile> {
       const ConfigText* const found = find(file.name, path, {".sh"});
@@ -116,7 +155,6 @@ class CheckFiles {
 
   void find_above(const std::string& reader, const std::string& path,
                   std::initializer_list<std::string_view> extensions) {
-    constexpr int kMostFolders = 8;
     std::error_code no;
     fs::path folder = fs::absolute(reader, no).parent_path();
     for (int above = 0; above < kMostFolders; ++above) {
@@ -133,7 +171,6 @@ class CheckFiles {
   const ConfigText* find(const std::string& reader, const std::string& path,
                          std::initializer_list<std::string_view> extensions) {
     constexpr std::size_t kMostFiles = 64;
-    constexpr std::uintmax_t kMostBytes = 1 << 20;
     const fs::path at = fs::path(reader).parent_path() / below_folder(path);
     std::error_code no;
     for (const ConfigText& known : files_) {
@@ -268,6 +305,7 @@ std::string why_no_config(const std::vector<ConfigText>& files) {
 JobRemark job_remark(const std::vector<ConfigText>& files) {
   constexpr std::string_view kMark = "qplan:";
   for (const ConfigText& file : files) {
+    if (is_parser(file)) continue;
     std::istringstream lines(file.text);
     int number = 0;
     for (std::string line; std::getline(lines, line);) {

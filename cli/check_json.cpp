@@ -4,6 +4,7 @@
 
 #include "cli/answer.h"
 #include "cli/report.h"
+#include "planner/frameworks/own_copy.h"
 
 namespace qplan {
 
@@ -50,7 +51,9 @@ Json checks_json(const CheckAnswer& answer) {
   Json jobs = Json::array();
   for (const FoundInFiles& found : answer.jobs) {
     std::vector<std::string> names;
-    for (const ConfigText& file : found.files) names.push_back(file.name);
+    for (const ConfigText& file : found.files) {
+      if (!is_parser(file)) names.push_back(file.name);
+    }
     jobs.push_back({{"files", names}, {"answer", versioned("check", check_json(found))}});
   }
   return {{"errors", answer.count(Severity::error)},

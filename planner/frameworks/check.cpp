@@ -17,6 +17,7 @@
 #include "planner/frameworks/megatron/forks.h"
 #include "planner/frameworks/megatron/shape_sizes.h"
 #include "planner/frameworks/megatron/swift.h"
+#include "planner/frameworks/own_copy.h"
 #include "planner/frameworks/read_plan.h"
 #include "planner/frameworks/readers/accelerate_keys.h"
 #include "planner/frameworks/relations.h"
@@ -184,7 +185,8 @@ std::int64_t Checked::count(Severity severity) const {
 
 namespace {
 
-Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
+Checked judge_job(const JobFiles& job, std::span<const ConfigText> files,
+                  const CheckQuestion& question) {
   Checked checked;
   checked.findings = job.findings;
   const auto framework = framework_of(job);
@@ -198,6 +200,7 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
     check_generations(scene, checked.findings);
     check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
+    leave_to_copies(files, checked.findings);
     if (!checked.has(Severity::error)) {
       checked.findings.push_back(nothing_to_check(job));
     }
@@ -233,7 +236,8 @@ Checked judge_job(const JobFiles& job, const CheckQuestion& question) {
     check_rules(scene, checked.findings);
     checked.says_plan = check_size(scene, checked.findings);
   }
-  const bool of_fork = leave_to_forks(job, checked.findings);
+  const bool of_copy = leave_to_copies(files, checked.findings);
+  const bool of_fork = leave_to_forks(job, checked.findings) || of_copy;
   sort_findings(checked.findings);
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
@@ -314,8 +318,8 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   const JobFiles job = read_job_files(files);
   const JudgeJob judge = [&](const JobFiles& read) {
     return read.find(Dialect::megatron_yaml) == nullptr
-               ? judge_job(read, question)
-               : judge_job(with_flags_of_yaml(read), question);
+               ? judge_job(read, files, question)
+               : judge_job(with_flags_of_yaml(read), files, question);
   };
   Checked checked = judge(job);
   drop_undecided(job, question.limits.gpus, judge, checked);

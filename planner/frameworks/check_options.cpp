@@ -272,8 +272,9 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
         fmt::format("{}: OpenRLHF has no such argument; the job stops unless a copy of it adds it",
                     setting.key);
   }
-  // What nobody reads is a slip, or another release's or a plugin's.
-  const bool ignores = part.dialect == Dialect::axolotl || part.dialect == Dialect::torchtune;
+  // What nobody reads is a slip, or another release's, a plugin's or a copy's.
+  const bool ignores = part.dialect == Dialect::axolotl || part.dialect == Dialect::torchtune ||
+                       part.dialect == Dialect::slime;
   if (ignores && (near.empty() || !is_slip(setting.key, near))) {
     finding.severity = Severity::warning;
   }

@@ -243,6 +243,12 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   }
   if (automatic || is_switch_of_deepspeed(part, setting)) return;
   if (part.dialect == Dialect::accelerate && is_said_by_launch(scene, setting)) return;
+  // YAML's NO, which starts one process as the word does (accelerate 16cb6eb8,
+  // src/accelerate/commands/launch.py:1222).
+  const bool starts_one = part.dialect == Dialect::accelerate &&
+                          setting.key == "distributed_type" &&
+                          same_value(setting.value, Json(false));
+  if (starts_one) return;
   const auto refuse = [&](std::string wanted, Correction fix) {
     out.push_back({Severity::error, "refused_value", setting.place, sentence_of(setting, wanted),
                    "", source_of_options(part), std::move(fix)});

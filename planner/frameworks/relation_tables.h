@@ -107,6 +107,8 @@ inline constexpr auto kMegatronRelations = std::to_array<Relation>({
      "", "megatron/training/arguments.py:1366"},
     {"--save-params-interval & --save", "!--overlap-param-gather", "",
      "megatron/training/arguments.py:1368"},
+    {"--async-save", "--ckpt-format=torch_dist,torch_dcp,fsdp_dtensor",
+     "the job stops when it saves first", "megatron/training/checkpointing.py:767"},
     {"--ckpt-convert-format", "--ckpt-convert-save", "", "megatron/training/arguments.py:393"},
     {"--ckpt-convert-format", "--load", "", "megatron/training/arguments.py:394"},
     {"--non-persistent-ckpt-type=local", "--non-persistent-local-ckpt-dir", "",

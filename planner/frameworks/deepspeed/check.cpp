@@ -91,7 +91,7 @@ bool is_scheduler(const std::string& type) {
 
 // accelerate has no word for the batch: its data loader does.
 bool leaves_batch_open(const Case& c) {
-  return !c.part.of_accelerate && !c.has("train_batch_size") &&
+  return !c.part.of_accelerate && !has_degrees_alone(c.part) && !c.has("train_batch_size") &&
          !c.has("train_micro_batch_size_per_gpu");
 }
 
@@ -138,6 +138,13 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "communication_data_type must be fp16, bf16 or fp32; DeepSpeed stops", "fp16, bf16 or fp32",
      "DeepSpeed edaa7221, deepspeed/runtime/config.py:223"},
+    {"options_exclude", error, "gradient_allreduce_op",
+     [](const Case& c) {
+       return c.text("gradient_allreduce_op") == "sum" &&
+              c.number("zero_optimization.stage", 0) == 3;
+     },
+     "gradient_allreduce_op sum is refused at ZeRO-3; DeepSpeed stops", "\"avg\", its default",
+     "DeepSpeed edaa7221, deepspeed/runtime/config.py:1031", "avg"},
     {"only_accumulation", error, "gradient_accumulation_steps",
      [](const Case& c) {
        return leaves_batch_open(c) && !c.is_auto("gradient_accumulation_steps");

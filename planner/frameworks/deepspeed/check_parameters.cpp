@@ -249,6 +249,54 @@ void check_parameter_numbers(const ConfigPart& part, std::string_view block, Fin
   }
 }
 
+// Words of DeepSpeed's warm-up for a schedule of torch's, whose class takes none of them.
+void check_schedule_of_torch(const ConfigPart& part, Findings& out) {
+  const Setting* const type = part.settings.find("scheduler.type");
+  if (type == nullptr || !type->resolved || constructor_of(part, "scheduler") != nullptr) return;
+  for (const Setting& setting : part.settings) {
+    if (!setting.key.starts_with("scheduler.params.warmup_")) continue;
+    out.push_back({error,
+                   "unknown_parameter",
+                   setting.place,
+                   fmt::format("{}: {} is no schedule of DeepSpeed's, and torch's class takes no "
+                               "such parameter",
+                               setting.key, shown(text_of(type->value))),
+                   "WarmupLR, WarmupDecayLR or WarmupCosineLR, which warm up",
+                   "DeepSpeed edaa7221, deepspeed/runtime/engine.py:1604",
+                   {}});
+    return;
+  }
+}
+
+// Steps of a schedule, of which there is one at least.
+void check_steps(const ConfigPart& part, Findings& out) {
+  struct Steps {
+    std::string_view key, source;
+  };
+  constexpr auto kSteps = std::to_array<Steps>({
+      {"scheduler.params.warmup_num_steps",
+       "DeepSpeed edaa7221, deepspeed/runtime/lr_schedules.py:709"},
+      {"scheduler.params.lr_range_test_step_size",
+       "DeepSpeed edaa7221, deepspeed/runtime/lr_schedules.py:346"},
+      {"scheduler.params.cycle_first_step_size",
+       "DeepSpeed edaa7221, deepspeed/runtime/lr_schedules.py:502"},
+  });
+  for (const Steps& steps : kSteps) {
+    const Setting* const said = part.settings.find(steps.key);
+    if (said == nullptr || !said->resolved || !said->value.is_number()) continue;
+    if (said->value.get<double>() > 0) continue;
+    out.push_back({error,
+                   "refused_value",
+                   said->place,
+                   fmt::format("{} is {}, and must be above 0: the schedule stops the job when it "
+                               "is built",
+                               steps.key, text_of(said->value)),
+                   "1, which is as good as none",
+                   std::string(steps.source),
+                   {}});
+  }
+}
+
 // Parameters of nothing: DeepSpeed makes what "type" says.
 void check_type_is_said(const ConfigPart& part, std::string_view block, Findings& out) {
   const std::string section = fmt::format("{}.", block);
@@ -267,7 +315,15 @@ void check_type_is_said(const ConfigPart& part, std::string_view block, Findings
 
 }  // namespace
 
+bool has_degrees_alone(const ConfigPart& part) {
+  return std::all_of(part.settings.begin(), part.settings.end(), [](const Setting& setting) {
+    return setting.key == "sequence_parallel_size" || setting.key == "tensor_parallel.autotp_size";
+  });
+}
+
 void check_parameters(const Scene& scene, const ConfigPart& part, Findings& out) {
+  check_steps(part, out);
+  check_schedule_of_torch(part, out);
   for (const std::string_view block : {"optimizer", "scheduler"}) {
     check_parameter_numbers(part, block, out);
     check_type_is_said(part, block, out);

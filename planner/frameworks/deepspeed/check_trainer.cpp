@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "models/error.h"
+#include "planner/frameworks/deepspeed/check_parameters.h"
 #include "planner/frameworks/deepspeed/own_switch.h"
 #include "planner/frameworks/scene.h"
 
@@ -231,7 +232,7 @@ void check_trainer(const Scene& scene, Findings& out) {
   const Setting* const names = trainer->settings.find("--deepspeed");
   if (names == nullptr || is_switch_of_deepspeed(*trainer, *names) || known < 4) return;
   const TrainerCase c(*config, *trainer);
-  if (!config->settings.has_section("zero_optimization")) {
+  if (!config->settings.has_section("zero_optimization") && !has_degrees_alone(*config)) {
     out.push_back({error,
                    "trainer_needs_zero",
                    config->place,

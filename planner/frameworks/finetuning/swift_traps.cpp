@@ -15,6 +15,9 @@ using Trap = FineTuningTrap;
 
 constexpr std::string_view kSwiftSft = "ms-swift 3602360a, swift/arguments/sft_args.py";
 constexpr std::string_view kSwiftBase = "ms-swift 3602360a, swift/arguments/base_args/base_args.py";
+constexpr std::string_view kSteps =
+    "transformers 5.23.0, src/transformers/trainer.py (max_steps); ms-swift 3602360a, "
+    "swift/arguments/base_args/data_args.py:46";
 constexpr std::string_view kSwiftQuant =
     "ms-swift 3602360a, swift/arguments/base_args/quant_args.py";
 constexpr std::string_view kSwiftRlhf = "ms-swift 3602360a, swift/arguments/rlhf_args.py";
@@ -87,6 +90,10 @@ constexpr auto kSwiftTraps = std::to_array<Trap>({
     {"options_exclude", error, "--lazy_tokenize",
      [](const Case& c) { return c.on("--lazy_tokenize") && c.on("--streaming"); },
      "lazy_tokenize and streaming exclude each other", "keep one of them", kSwiftBase},
+    {"option_needs", error, "--streaming",
+     [](const Case& c) { return c.on("--streaming") && c.figure("--max_steps", -1) <= 0; },
+     "data that is streamed has no length, and the Trainer stops without max_steps",
+     "--max_steps, a whole number", kSteps},
     {"options_exclude", error, "--fsdp", [](const Case& c) { return c.has("--deepspeed"); },
      "fsdp and deepspeed exclude each other", "keep one of them", kSwiftSft},
     {"options_exclude", error, "--save_only_model",
@@ -154,6 +161,15 @@ constexpr auto kMegatronTraps = std::to_array<Trap>({
      },
      "min_lr lies between 0 and lr: the schedule stops the job when it is built",
      "--min_lr, smaller than --lr", kScheduler},
+    {"options_exclude", warning, "--lr_warmup_iters",
+     [](const Case& c) { return c.has("--lr_warmup_fraction"); },
+     "lr_warmup_fraction counts, and lr_warmup_iters beside it is not read", "keep one of them",
+     "ms-swift 3602360a, swift/megatron/utils/megatron_lm_utils.py:588"},
+    {"option_needs", error, "--streaming",
+     [](const Case& c) { return c.on("--streaming") && !c.has("--train_iters"); },
+     "data that is streamed has no length, and ms-swift stops without train_iters",
+     "--train_iters, a whole number",
+     "ms-swift 3602360a, swift/megatron/arguments/megatron_args.py:1057"},
     {"option_needs", error, "--lr_warmup_fraction",
      [](const Case& c) { return c.figure("--lr_warmup_fraction", 0) >= 1; },
      "lr_warmup_fraction is below 1: the schedule stops the job when it is built",

@@ -19,6 +19,8 @@ constexpr std::string_view kQuantizedAlone =
     "transformers 5.23.0, src/transformers/trainer_utils.py:131";
 constexpr std::string_view kTrlGrpo = "TRL f2cd5771, trl/trainer/grpo_config.py";
 
+constexpr std::string_view kTrlTrainer = "TRL f2cd5771, trl/trainer/grpo_trainer.py:786";
+
 constexpr auto kTrlTraps = std::to_array<Trap>({
     {"option_needs", error, "--padding_free",
      [](const Case& c) {
@@ -65,6 +67,24 @@ constexpr auto kTrlTraps = std::to_array<Trap>({
      [](const Case& c) { return c.on("--auto_find_batch_size") && c.is("verb", "grpo"); },
      "grpo's batch holds whole groups of answers, which auto_find_batch_size would split",
      "--per_device_train_batch_size, smaller", kTrlGrpo},
+    {"options_exclude", error, "--off_policy_mask_threshold",
+     [](const Case& c) { return c.on("--use_liger_kernel") && c.is("verb", "grpo"); },
+     "Liger's loss has no off-policy masking, and TRL stops", "--use_liger_kernel false",
+     kTrlTrainer},
+    {"options_exclude", error, "--top_entropy_quantile",
+     [](const Case& c) {
+       return c.on("--use_liger_kernel") && c.is("verb", "grpo") &&
+              c.figure("--top_entropy_quantile", 1) < 1;
+     },
+     "Liger's loss leaves out no tokens by their entropy, and TRL stops",
+     "--use_liger_kernel false", kTrlTrainer},
+    {"options_exclude", error, "--entropy_coef",
+     [](const Case& c) {
+       return c.on("--use_liger_kernel") && c.is("verb", "grpo") &&
+              c.figure("--entropy_coef", 0) != 0;
+     },
+     "Liger's loss has no bonus of entropy, and TRL stops", "--use_liger_kernel false",
+     kTrlTrainer},
     {"option_needs", error, "--log_completions_hub_repo",
      [](const Case& c) { return !c.on("--log_completions"); },
      "log_completions_hub_repo needs log_completions", "--log_completions true", kTrlGrpo},

@@ -230,6 +230,9 @@ std::vector<const PythonArgument*> refused_arguments(const PythonCall& recipe) {
   std::vector<const PythonArgument*> refused;
   const KnownOption* const known = known_recipe(recipe);
   if (known == nullptr) return refused;
+  // It hands whatever else it is given to the adapters' class (Megatron-Bridge 067f987d,
+  // src/megatron/bridge/recipes/utils/dataset_utils.py:48).
+  if (last_name(recipe.callee) == "default_peft_config") return refused;
   for (const PythonArgument& argument : recipe.arguments) {
     const bool takes = std::find(known->choices.begin(), known->choices.end(), argument.name) !=
                        known->choices.end();

@@ -16,8 +16,10 @@
 #include "planner/frameworks/megatron/bridge_keys.h"
 #include "planner/frameworks/readers/dashes.h"
 #include "planner/frameworks/readers/key_files.h"
+#include "planner/frameworks/readers/other_programs.h"
 #include "planner/frameworks/readers/program_arguments.h"
 #include "planner/frameworks/readers/stray_backslashes.h"
+#include "planner/frameworks/readers/swift_release.h"
 #include "planner/frameworks/readers/wrappers.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/slips.h"
@@ -181,7 +183,7 @@ std::optional<std::int64_t> counted(const ShellCommand& command, const char* var
 // A YAML among them, of the words or behind --config, holds the rest.
 void add_swift_arguments(std::span<const ShellWord> words, const Place& place, bool megatron,
                          GatheredJob& job) {
-  Settings settings = read_swift_arguments(words, megatron);
+  Settings settings = of_this_swift(read_swift_arguments(words, megatron), megatron, job.findings);
   const auto yaml = first_yaml(words);
   const bool named =
       yaml != words.end() && (yaml == words.begin() || std::prev(yaml)->text == "--config");
@@ -390,12 +392,23 @@ bool read_launcher(const ProgramCommand& command, const std::vector<ShellWord>& 
 
 void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script,
                    GatheredJob& job) {
+  if (is_of_easy_r1(words, script)) {
+    return job.unknown(std::move(place), "this starts EasyR1, which is not read here",
+                       "give a job of verl's own verl.trainer.main_ppo");
+  }
+  // "python -m llamafactory.cli train x.yaml".
+  if ((script == "llamafactory.cli" || script == "llamafactory.launcher") && words.size() > 1 &&
+      words.front().text == "train") {
+    return add_arguments({words.begin() + 1, words.end()}, std::move(place), "llamafactory-cli",
+                         job);
+  }
   if (const std::string verb = openrlhf_verb_of(script); !verb.empty()) {
     return add_openrlhf(verb, words, place, script, job);
   }
   const std::string verb_of_trl = verb_of_script(script);
   if (!verb_of_trl.empty() && names_yaml(words) && !is_nemo_rl_command(words, script, job)) {
-    return add_trl(verb_of_trl, words, place, base_name(script), job);
+    return add_trl(verb_of_trl, words, place, is_script_of_trl(script) ? "trl" : base_name(script),
+                   job);
   }
   if (!words.empty() && !words.front().text.starts_with('-') && is_yaml_name(words.front().text)) {
     job.overrides.push_back(
@@ -459,6 +472,10 @@ void add_arguments(const std::vector<ShellWord>& words, Place place, const std::
     settings = shared_with_trainers(settings);
   }
   if (settings.empty()) return;
+  if (dialect == Dialect::megatron && trains_nothing(script)) {
+    return job.unknown(std::move(place), fmt::format("{} trains nothing", shown(base_name(script))),
+                       "give the script that trains");
+  }
   job.add(dialect, std::move(settings), std::move(place), script);
   job.parts.back().open_word = open_word(words);
 }

@@ -70,6 +70,7 @@ constexpr auto kTools = std::to_array<Tool>({
     {"verl's trainer of SFT", {"model.partial_pretrain", "data.train_batch_size", "trainer."}},
     {"PipelineRL", {"actor.", "finetune.", "world."}},
     {"SkyRL", {"generator.", "trainer.policy.", "trainer.placement."}},
+    {"SkyRL (a part of it)", {"transformer_config_kwargs", "tensor_model_parallel_size", ""}},
     {"MindSpeed-LLM's trainer of FSDP2", {"parallel.fsdp_modules", "data.", "model."}},
     {"llm-foundry", {"max_seq_len", "device_train_microbatch_size", "model."}},
     {"SkyPilot (what its `run` starts may be read)", {"resources.", "run", ""}},

@@ -13,6 +13,7 @@
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_program.h"
 #include "planner/frameworks/option.h"
+#include "planner/frameworks/own_copy.h"
 #include "planner/frameworks/readers/alike_paths.h"
 #include "planner/frameworks/readers/batch_options.h"
 #include "planner/frameworks/readers/commands.h"
@@ -69,7 +70,11 @@ bool are_of_a_job(std::span<const ShellWord> words) {
 class JobReader {
  public:
   explicit JobReader(std::span<const ConfigText> files) {
-    for (const ConfigText& file : files) job_.texts.push_back(file);
+    // Which is one where nothing else is given.
+    const bool parsers_alone = std::all_of(files.begin(), files.end(), is_parser);
+    for (const ConfigText& file : files) {
+      if (parsers_alone || !is_parser(file)) job_.texts.push_back(file);
+    }
   }
 
   JobFiles read() {

@@ -21,6 +21,7 @@
 #include "planner/frameworks/readers/meant_blocks.h"
 #include "planner/frameworks/readers/megatron_tree.h"
 #include "planner/frameworks/readers/program_arguments.h"
+#include "planner/frameworks/readers/swift_release.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/slips.h"
 
@@ -64,8 +65,8 @@ Settings flags_of(const Settings& yaml) {
 
 void add_swift_keys(const Settings& keys, Place place, GatheredJob& job) {
   const bool megatron = is_ms_swift_megatron(keys);
-  job.add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift, swift_arguments(keys),
-          std::move(place));
+  job.add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift,
+          of_this_swift(swift_arguments(keys), megatron, job.findings), std::move(place));
 }
 
 // What it trains by stands in the command; without one the keys tell.

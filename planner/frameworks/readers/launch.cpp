@@ -56,8 +56,11 @@ bool is_script(std::span<const ShellWord> words, std::size_t i) {
   const std::string& text = words[i].text;
   const std::string& before = words[i - 1].text;
   const bool module = before == "-m" || before == "--module";
+  // Python's own modules have no dot ("-m pip"); what a launcher starts is a program.
+  const bool program = text.find('.') != std::string::npos ||
+                       (!is_python(base_name(words.front().text)) && !text.starts_with('-'));
   return text.ends_with(".py") || text.ends_with(".sh") ||
-         (module && text.find('.') != std::string::npos && launcher_of_module(text).empty());
+         (module && program && launcher_of_module(text).empty());
 }
 
 // "-N4" of Slurm's is "-N 4".

@@ -25,7 +25,7 @@ class NemoCheck {
 
   void run() {
     check_keys();
-    if (lacks_parent(out_)) return;
+    if (lacks_parent(out_)) return check_two_trainers();
     check_world();
     check_back_ends();
     check_engines();
@@ -137,16 +137,39 @@ class NemoCheck {
          fmt::format("{} GPUs in all", gpus), "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:857");
   }
 
+  static constexpr std::string_view kPolicy =
+      "NeMo-RL 7ea279ab, nemo_rl/models/policy/lm_policy.py";
+
+  // Another section of a trainer's that the policy switches on; empty: there is none.
+  [[nodiscard]] std::string other_trainer() const {
+    constexpr std::string_view kSection = "policy.", kEnd = "_cfg.enabled";
+    for (const Setting& setting : part_.settings) {
+      const std::string_view key = setting.key;
+      const bool on = setting.value.is_boolean() && setting.value.get<bool>();
+      if (!on || !key.starts_with(kSection) || !key.ends_with(kEnd)) continue;
+      const std::string section(key.substr(0, key.rfind('.')));
+      if (section.find('.', kSection.size()) == std::string::npos) return section;
+    }
+    return "";
+  }
+
+  void check_two_trainers() {
+    if (!c_.on(under(kShards, "enabled")) || !by_megatron_cfg(c_)) return;
+    find(error, "two_trainers", place_of({under(kMegatron, "enabled")}),
+         "dtensor_cfg and megatron_cfg are both enabled: NeMo-RL raises an error",
+         "dtensor_cfg.enabled: false", kPolicy);
+  }
+
   void check_back_ends() {
     const bool shards = c_.on(under(kShards, "enabled")), megatron = by_megatron_cfg(c_);
-    constexpr std::string_view kPolicy = "NeMo-RL 7ea279ab, nemo_rl/models/policy/lm_policy.py";
-    if (shards && megatron) {
-      find(error, "two_trainers", place_of({under(kMegatron, "enabled")}),
-           "dtensor_cfg and megatron_cfg are both enabled: NeMo-RL raises an error",
-           "dtensor_cfg.enabled: false", kPolicy);
-    } else if (!shards && !megatron && c_.said("policy.model_name") != nullptr) {
-      find(error, "no_trainer", place_of({under(kMegatron, "enabled"), under(kShards, "enabled")}),
-           "neither dtensor_cfg nor megatron_cfg is enabled: nothing trains",
+    check_two_trainers();
+    if (!shards && !megatron && c_.said("policy.model_name") != nullptr) {
+      // A copy of NeMo-RL may have one more ("policy.dtensor_v2_cfg.enabled").
+      const std::string other = other_trainer();
+      find(other.empty() ? error : warning, "no_trainer",
+           place_of({under(kMegatron, "enabled"), under(kShards, "enabled")}),
+           fmt::format("neither dtensor_cfg nor megatron_cfg is enabled: nothing trains{}",
+                       other.empty() ? "" : fmt::format(", unless a copy of it reads {}", other)),
            "megatron_cfg.enabled: true", kPolicy);
     }
     if (c_.on("policy.sequence_packing.enabled") && c_.on("policy.dynamic_batching.enabled")) {

@@ -49,6 +49,7 @@ class VerlCheck {
     check_world();
     if (is_sft(part_.settings)) return check_sft();
     check_modes();
+    check_answers();
     check_groups();
     check_batches();
     for (const Knob& knob : knobs()) {
@@ -150,6 +151,28 @@ class VerlCheck {
            "a micro-batch that divides them",
            "verl b178a3cd, verl/trainer/fsdp_sft_trainer.py:155");
     }
+  }
+
+  // Logits are divided by the temperature, and prompts cut by a word that is asserted.
+  void check_answers() {
+    const std::string temperature = key(kRollout, "temperature");
+    if (!is_open({temperature}) && c_.said(temperature) != nullptr &&
+        c_.figure(temperature, 1) <= 0) {
+      find(error, "refused_value", place_of({temperature}),
+           fmt::format("{} is {}: logits are divided by it, and probabilities become NaN",
+                       temperature, c_.word(temperature)),
+           fmt::format("{}=1.0; answers to validate have val_kwargs.temperature", temperature),
+           "verl b178a3cd, verl/workers/actor/dp_actor.py:259");
+    }
+    const std::string cut = c_.word("data.truncation");
+    constexpr std::array<std::string_view, 4> kCuts{"left", "right", "middle", "error"};
+    if (is_open({"data.truncation"}) || c_.said("data.truncation") == nullptr ||
+        std::find(kCuts.begin(), kCuts.end(), cut) != kCuts.end()) {
+      return;
+    }
+    find(error, "refused_value", place_of({"data.truncation"}),
+         fmt::format("data.truncation is {}, and must be one of left, right, middle, error", cut),
+         "data.truncation=error", "verl b178a3cd, verl/utils/torch_functional.py:528");
   }
 
   void check_modes() {
@@ -281,9 +304,11 @@ class VerlCheck {
            fmt::format("{} and {} exclude each other", old, each), fmt::format("{} alone", each),
            kValidate);
     } else if (!has_old && !has_each) {
-      find(error, "micro_batch_unsaid", part_.place,
-           fmt::format("{} is not said, and verl asks for it where {}{} is off", each, knob.section,
-                       knob.dynamic),
+      // A command may say on top of a YAML what it leaves open.
+      const bool alone = program_of(part_.settings).empty() && scene_.files.launches.empty();
+      find(alone ? warning : error, "micro_batch_unsaid", part_.place,
+           fmt::format("{} is not said{}, and verl asks for it where {}{} is off", each,
+                       alone ? " here" : "", knob.section, knob.dynamic),
            fmt::format("{}=1, or {}use_dynamic_bsz=True", each, kActor), kValidate);
     }
   }

@@ -122,6 +122,20 @@ void check_address(const Machines& m, const ConfigPart& part, Findings& out) {
                  {}});
 }
 
+// Machines count from 0, and one beyond the last waits for a place that nobody has.
+void check_rank(const Machines& m, Findings& out) {
+  const auto machines = m.number("num_machines"), rank = m.number("machine_rank");
+  if (!machines || !rank || *machines < 1 || *rank < *machines) return;
+  out.push_back({error,
+                 "machine_rank",
+                 m.said("machine_rank")->place,
+                 fmt::format("machine_rank is {}, and {} machines have the ranks 0 to {}", *rank,
+                             *machines, *machines - 1),
+                 "a rank of its own for each machine, from 0",
+                 "arithmetic: ranks of machines, which torchrun is handed as --node_rank",
+                 {}});
+}
+
 // What the simple launcher alone hands on (ACCELERATE_USE_CPU, line 133).
 void check_cpu(const Machines& m, const ConfigPart& part, Findings& out) {
   const Setting* const cpu = m.said("use_cpu");
@@ -210,6 +224,7 @@ void check_machines(const Scene& scene, const ConfigPart& part, Findings& out) {
   check_world(scene, machines, part, out);
   check_ids(machines, out);
   check_address(machines, part, out);
+  check_rank(machines, out);
   check_cpu(machines, part, out);
   check_other_section(part, out);
   check_smallest_unit(scene, part, out);
