@@ -11,8 +11,14 @@
 namespace qplan {
 namespace {
 
-std::optional<Advice> try_plan(const Job& job, std::string change, const ParallelPlan& plan) {
+// Where it takes other than `gpus`, the change says so; a cluster of several kinds has no more.
+std::optional<Advice> try_plan(const Job& job, std::int64_t gpus, std::string change,
+                               const ParallelPlan& plan) {
   ClusterLimits limits = job.limits();
+  if (plan.world() != gpus) {
+    if (!job.cost->kinds().empty()) return std::nullopt;
+    change += fmt::format(", on {} GPUs", plan.world());
+  }
   limits.gpus = 0;
   if (!broken_rule(job.model, plan, job.recipe(), limits).empty()) return std::nullopt;
   const MemoryEstimate memory = job.cost->memory(plan);
@@ -74,33 +80,38 @@ std::vector<Change> single_changes(const ParallelPlan& plan) {
   return changes;
 }
 
-void keep_fastest(std::vector<Advice>& advice) {
-  std::stable_sort(advice.begin(), advice.end(),
-                   [](const Advice& a, const Advice& b) { return a.step_time < b.step_time; });
+// Those that take the same GPUs come first: others are faster by having more.
+void keep_fastest(std::int64_t gpus, std::vector<Advice>& advice) {
+  std::stable_sort(advice.begin(), advice.end(), [gpus](const Advice& a, const Advice& b) {
+    const bool a_more = a.gpus != gpus, b_more = b.gpus != gpus;
+    return a_more == b_more ? a.step_time < b.step_time : b_more;
+  });
   if (advice.size() > kMostAdvice) advice.resize(kMostAdvice);
 }
 
 // Tries `count` changes at once of what single_changes() offers, each of another word.
-void try_changes(const Job& job, const ParallelPlan& plan, const std::string& name, int after,
-                 int count, std::vector<Advice>& found) {
+void try_changes(const Job& job, std::int64_t gpus, const ParallelPlan& plan,
+                 const std::string& name, int after, int count, std::vector<Advice>& found) {
   for (const Change& change : single_changes(plan)) {
     if (change.word <= after) continue;
     const std::string both = name.empty() ? change.name : name + " and " + change.name;
     if (count > 1) {
-      try_changes(job, change.plan, both, change.word, count - 1, found);
-    } else if (auto fits = try_plan(job, both, change.plan)) {
+      try_changes(job, gpus, change.plan, both, change.word, count - 1, found);
+    } else if (auto fits = try_plan(job, gpus, both, change.plan)) {
       found.push_back(*std::move(fits));
     }
   }
 }
 
 // A word less may come to the same plan as another value of it.
-void try_others(const Job& job, const std::vector<NamedPlan>& others, std::vector<Advice>& found) {
+void try_others(const Job& job, std::int64_t gpus, const std::vector<NamedPlan>& others,
+                std::vector<Advice>& found) {
   for (const NamedPlan& other : others) {
     const bool known = std::any_of(found.begin(), found.end(),
                                    [&](const Advice& a) { return a.plan == other.plan; });
     if (known) continue;
-    if (auto fits = try_plan(job, other.change, other.plan)) found.push_back(*std::move(fits));
+    if (auto fits = try_plan(job, gpus, other.change, other.plan))
+      found.push_back(*std::move(fits));
   }
 }
 
@@ -110,11 +121,15 @@ std::vector<Advice> what_makes_plan_fit(const Job& job, const ParallelPlan& plan
                                         const std::vector<NamedPlan>& others) {
   std::vector<Advice> advice;
   constexpr int kMostAtOnce = 3;
-  for (int count = 1; count <= kMostAtOnce && advice.empty(); ++count) {
-    try_changes(job, plan, "", -1, count, advice);
-    if (count == 1) try_others(job, others, advice);
+  const std::int64_t gpus = plan.world();
+  // Not everybody can have more GPUs: what helps without is looked for on.
+  const auto at_home = [gpus](const Advice& a) { return a.gpus == gpus; };
+  for (int count = 1; count <= kMostAtOnce && std::none_of(advice.begin(), advice.end(), at_home);
+       ++count) {
+    try_changes(job, gpus, plan, "", -1, count, advice);
+    if (count == 1) try_others(job, gpus, others, advice);
   }
-  keep_fastest(advice);
+  keep_fastest(gpus, advice);
   return advice;
 }
 

@@ -301,10 +301,11 @@ void print_text(const RunOfPlan& facts, const GoodputQuestion& question, std::os
       << fmt::format("spares       {}{}\n", grouped(facts.run.spares),
                      question.spares ? "" : " (with which all nodes together do most)")
       << sites_text(facts, question) << '\n';
-  print(out, "goodput      {}% ({} in 8 of 10 runs), {} failures in {} days ({})\n",
-        significant(100 * played.goodput.mean), range(played.goodput, 100),
-        grouped(std::llround(played.failures)), significant(played.days.mean),
-        range(played.days, 1));
+  out << wrapped(fmt::format("goodput      {}% ({} in 8 of 10 runs), {} failures in {} days ({})",
+                             significant(100 * played.goodput.mean), range(played.goodput, 100),
+                             grouped(std::llround(played.failures)), significant(played.days.mean),
+                             range(played.days, 1)),
+                 page().text, 13);
   print(out, "tokens/s     {} ({} while it runs)\n\n", grouped(std::llround(tokens_per_s(facts))),
         grouped(std::llround(facts.tokens_of_step / facts.step.value())));
   Table table({{"where the time goes", "", Align::left}, {"share", "%"}, {"days", ""}});

@@ -469,17 +469,20 @@ std::string line_of(const Job& job, const ParallelPlan& plan) {
 SearchResult search_offered(const Job& job, const SearchSpace& space,
                             const SearchOptions& options) {
   check_images(job, space.job.seq_len);
-  const auto find = [&](const SearchOptions& how) {
-    return search_offered(*job.cost, space, how, files_of(job, space.job), config_of(job));
+  const auto find = [&](const SearchOptions& how, const AsksSmallest& asks_smallest = {}) {
+    return search_offered(*job.cost, space, how, files_of(job, space.job), config_of(job),
+                          asks_smallest);
   };
   if (!job.recipe().executable) return find(options);
   SearchOptions on_gpus = options;
   on_gpus.refuses = either(options.refuses, [&](const ParallelPlan& plan) -> std::string_view {
     return unexecuted_on_gpu(job.model, plan) ? kCudaBackendRule : "";
   });
-  SearchResult result = find(on_gpus);
-  const bool refused = result.infeasible.contains(std::string(kCudaBackendRule));
-  return result.plans.empty() && refused ? find(options) : result;
+  const auto refused = [](const SearchResult& result) {
+    return result.infeasible.contains(std::string(kCudaBackendRule));
+  };
+  SearchResult result = find(on_gpus, [&](const SearchResult& none) { return !refused(none); });
+  return result.plans.empty() && refused(result) ? find(options) : result;
 }
 
 std::string fingerprint_of(const Job& job, const ParallelPlan& plan) {

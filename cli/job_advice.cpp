@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cli/advice.h"
+#include "planner/frameworks/written_plans.h"
 #include "planner/rules/feasible.h"
 #include "planner/search/enumerate.h"
 #include "planner/search/refusals.h"
@@ -185,28 +186,48 @@ class Advisor {
 
   // The changes of so many kinds at once that make a plan fit, each as small as it can be; those of
   // the fewest steps first. `at_home`: on the same GPUs, by the same framework.
-  std::vector<Advice> of(std::size_t count, bool at_home) {
+  std::vector<ChosenSteps> of(std::size_t count, bool at_home) {
     std::vector<std::size_t> chosen;
-    std::vector<Found> found;
+    std::vector<ChosenSteps> found;
     choose(0, count, at_home, chosen, found);
-    std::stable_sort(found.begin(), found.end(),
-                     [](const Found& a, const Found& b) { return a.steps < b.steps; });
-    std::vector<Advice> advice;
-    for (Found& f : found) advice.push_back(std::move(f.advice));
-    return advice;
+    std::stable_sort(found.begin(), found.end(), [](const ChosenSteps& a, const ChosenSteps& b) {
+      return steps_of(a) < steps_of(b);
+    });
+    return found;
+  }
+
+  [[nodiscard]] bool at_home(const ChosenSteps& change) const {
+    return std::all_of(change.begin(), change.end(),
+                       [&](const auto& of_kind) { return kinds_[of_kind.first].at_home; });
+  }
+
+  // The fastest of all the plans.
+  std::optional<Advice> best(const ChosenSteps& change) {
+    const auto asked = changed(change);
+    if (!asked || !can_be(*asked)) return std::nullopt;
+    const Job& job = of_framework(asked->first.framework);
+    const SearchResult result = search_offered(job, asked->first.space, options_for(job));
+    if (result.plans.empty()) return std::nullopt;
+    const RankedPlan& plan = result.plans.front();
+    return Advice{asked->second,    plan.plan,      plan.plan.world(),
+                  plan.device_peak, plan.step_time, job.framework};
   }
 
  private:
-  struct Found {
-    Advice advice;
+  static std::size_t steps_of(const ChosenSteps& change) {
     std::size_t steps = 0;
-  };
+    for (const auto& [kind, step] : change) steps += step;
+    return steps;
+  }
 
   // What cannot fit is left out: nobody asks here for the plan that needs least.
-  RefusesPlan refusal_of(const Job& job) {
+  SearchOptions options_for(const Job& job) {
     RefusesPlan& refuses = refuse_[&job];
     if (!refuses) refuses = refuses_states_that_do_not_fit(*job.cost);
-    return refuses;
+    SearchOptions options;
+    options.top = 1;
+    options.refuses = refuses;
+    return options;
   }
 
   const Job& of_framework(RecipeKind framework) {
@@ -243,9 +264,9 @@ class Advisor {
     return has_words(of_framework(asked.first.framework), plan);
   }
 
-  // Whether any plan fits. Those that need least memory tell: everything computed again, one
-  // sequence at a time, no more than one stage a rank.
-  bool fits(const ChosenSteps& change) {
+  // Whether any of the plans fits.
+  enum class Among : std::uint8_t { all, smallest };
+  bool fits(const ChosenSteps& change, Among among) {
     const auto asked = changed(change);
     if (!asked || !can_be(*asked)) return false;
     const Job& job = of_framework(asked->first.framework);
@@ -253,33 +274,21 @@ class Advisor {
     const auto only = [&space](auto member, auto value) {
       if (space[member].empty()) space[member] = {value};
     };
-    only(&P::recompute, kEverything);
-    only(&P::micro_batch_size, std::int64_t{1});
-    only(&P::schedule, ScheduleKind::one_f_one_b);
-    SearchOptions options;
-    options.top = 1;
-    options.refuses = refusal_of(job);
-    return !search_offered(job, space, options).plans.empty();
-  }
-
-  // The fastest of all the plans.
-  std::optional<Advice> best(const ChosenSteps& change) {
-    const auto asked = changed(change);
-    if (!asked || !can_be(*asked)) return std::nullopt;
-    const Job& job = of_framework(asked->first.framework);
-    SearchOptions options;
-    options.top = 1;
-    options.refuses = refusal_of(job);
-    const SearchResult result = search_offered(job, asked->first.space, options);
-    if (result.plans.empty()) return std::nullopt;
-    const RankedPlan& plan = result.plans.front();
-    return Advice{asked->second,    plan.plan,      plan.plan.world(),
-                  plan.device_peak, plan.step_time, job.framework};
+    // Those that need least memory: everything computed again, one sequence at a time, no more than
+    // one stage a rank.
+    if (among == Among::smallest) {
+      only(&P::recompute, kEverything);
+      only(&P::micro_batch_size, std::int64_t{1});
+      only(&P::schedule, ScheduleKind::one_f_one_b);
+    }
+    check_images(job, space.job.seq_len);
+    return any_offered(*job.cost, space, options_for(job), files_of(job, space.job),
+                       config_of(job));
   }
 
   // Every set of `count` kinds.
   void choose(std::size_t from, std::size_t count, bool at_home, std::vector<std::size_t>& chosen,
-              std::vector<Found>& found) {
+              std::vector<ChosenSteps>& found) {
     if (chosen.size() == count) {
       if (auto one = smallest_of(chosen)) found.push_back(*std::move(one));
       return;
@@ -292,12 +301,14 @@ class Advisor {
     }
   }
 
-  // The smallest change of these kinds. One kind alone is walked step by step, over all plans.
-  std::optional<Found> smallest_of(const std::vector<std::size_t>& chosen) {
+  // The smallest change of these kinds. One kind alone is walked step by step, over all plans; what
+  // fits among the smallest of several is among all of them, too.
+  std::optional<ChosenSteps> smallest_of(const std::vector<std::size_t>& chosen) {
     if (chosen.size() == 1) {
       const std::size_t kind = chosen.front();
       for (std::size_t step = 0; step < kinds_[kind].steps.size(); ++step) {
-        if (auto advice = best({{kind, step}})) return Found{*std::move(advice), step};
+        ChosenSteps change{{kind, step}};
+        if (fits(change, Among::all)) return change;
       }
       return std::nullopt;
     }
@@ -306,19 +317,17 @@ class Advisor {
     for (auto& [kind, step] : *change) {
       if (!kinds_[kind].ordered) continue;
       const std::size_t enough = step;
-      for (step = 0; step < enough && !fits(*change); ++step) {
+      for (step = 0; step < enough && !fits(*change, Among::smallest); ++step) {
       }
     }
-    auto advice = best(*change);
-    if (!advice) return std::nullopt;
-    Found found{*std::move(advice)};
-    for (const auto& [kind, step] : *change) found.steps += step;
-    return found;
+    return change;
   }
 
   // A change of these kinds that fits, among the steps that are probed.
   std::optional<ChosenSteps> some_of(const std::vector<std::size_t>& chosen, ChosenSteps so_far) {
-    if (so_far.size() == chosen.size()) return fits(so_far) ? std::optional(so_far) : std::nullopt;
+    if (so_far.size() == chosen.size()) {
+      return fits(so_far, Among::smallest) ? std::optional(so_far) : std::nullopt;
+    }
     const std::size_t kind = chosen[so_far.size()];
     for (const std::size_t step : kinds_[kind].probes) {
       ChosenSteps more = so_far;
@@ -343,9 +352,10 @@ std::vector<Advice> what_makes_job_fit(const Job& job, const SearchSpace& space)
   bool at_home = false;
   for (std::size_t count = 1; count <= kMostAtOnce && !at_home; ++count) {
     // Not everybody can have more GPUs or another framework: what helps without is looked for on.
-    for (Advice& advice : advisor.of(count, /*at_home=*/!all.empty())) {
-      at_home = at_home || (advice.gpus == space.gpus && advice.framework == job.framework);
-      if (all.size() < kMostAdvice) all.push_back(std::move(advice));
+    for (const ChosenSteps& change : advisor.of(count, /*at_home=*/!all.empty())) {
+      at_home = at_home || advisor.at_home(change);
+      if (all.size() == kMostAdvice) continue;
+      if (auto advice = advisor.best(change)) all.push_back(*std::move(advice));
     }
   }
   return all;

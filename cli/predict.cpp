@@ -117,26 +117,35 @@ std::string parts_text(const Estimate& e) {
   return table.text(page().table);
 }
 
+// "step time    12 s, ...": what follows of it stands below what it says.
+std::string named_line(const std::string& line) {
+  return wrapped(line, page().text, 13);
+}
+
 std::string summary_text(const Job& job, const Answer& answer) {
   const Estimate& e = *answer.estimate;
   const PricedFrom& from = e.priced_from;
   const auto whole = [](double share) { return fixed(100 * share, 0); };
-  std::string text = fmt::format(
+  std::string text = named_line(fmt::format(
       "step time    {}, 80% interval {} .. {}; priced from tables {}%, formulas {}%, assumptions "
-      "{}%\n",
+      "{}%",
       human_seconds(e.step_time), human_seconds(e.step_time_low), human_seconds(e.step_time_high),
-      whole(from.table), whole(from.formula), whole(from.assumed));
-  text += fmt::format("throughput   {} tokens/s a GPU, {} tokens/s\n",
-                      significant(e.tokens_per_s_per_gpu, 4), human_count(e.tokens_per_s));
-  text += fmt::format("MFU          {}, {} model TFLOP/s a GPU\n", mfu_text(job, answer),
-                      significant(e.model_tflops_per_gpu));
+      whole(from.table), whole(from.formula), whole(from.assumed)));
   text +=
-      fmt::format("peak memory  {} allocated ({} .. {}), {} reserved, {} on the device\n",
-                  human_bytes(largest(e.memory, &StageMemory::peak)), human_bytes(e.peak_low),
-                  human_bytes(e.peak_high), human_bytes(largest(e.memory, &StageMemory::reserved)),
-                  human_bytes(largest(e.memory, &StageMemory::device)));
+      named_line(fmt::format("throughput   {} tokens/s a GPU, {} tokens/s",
+                             significant(e.tokens_per_s_per_gpu, 4), human_count(e.tokens_per_s)));
+  text += named_line(fmt::format("MFU          {}, {} model TFLOP/s a GPU", mfu_text(job, answer),
+                                 significant(e.model_tflops_per_gpu)));
+  const auto peak = [&](Bytes StageMemory::*value) {
+    return human_bytes(largest(e.memory, value));
+  };
+  text += named_line(
+      fmt::format("peak memory  {} allocated ({} .. {}), {} reserved, {} on the device",
+                  peak(&StageMemory::peak), human_bytes(e.peak_low), human_bytes(e.peak_high),
+                  peak(&StageMemory::reserved), peak(&StageMemory::device)));
   if (e.memory.host_per_node.value() > 0) {
-    text += fmt::format("host memory  {} a node, pinned\n", human_bytes(e.memory.host_per_node));
+    text += named_line(
+        fmt::format("host memory  {} a node, pinned", human_bytes(e.memory.host_per_node)));
   }
   return text;
 }
@@ -156,9 +165,10 @@ CheckpointSize checkpoint_of(const Job& job, const ParallelPlan& plan, const Sto
 
 std::string checkpoint_text(const Job& job, const ParallelPlan& plan, const StorageRates& rates) {
   const CheckpointSize size = checkpoint_of(job, plan, rates);
-  return fmt::format("checkpoint   {} ({} bytes a parameter), {} to save at {}\n",
-                     human_bytes(size.bytes), fmt::format("{:.3g}", size.of_parameter),
-                     human_seconds(size.save), rate_text(rates, nodes_for(job.hardware, job.gpus)));
+  return named_line(fmt::format("checkpoint   {} ({:.3g} bytes a parameter), {} to save at {}",
+                                human_bytes(size.bytes), size.of_parameter,
+                                human_seconds(size.save),
+                                rate_text(rates, nodes_for(job.hardware, job.gpus))));
 }
 
 // What is said of the plan, and of the file it came from.
@@ -194,7 +204,7 @@ void print_text(const AskedPlan& asked, const Answer& answer, const PredictQuest
     return;
   }
   const Estimate& e = *answer.estimate;
-  out << wrapped("groups       " + groups_text(job, answer.plan), page().text, 13) << '\n'
+  out << named_line("groups       " + groups_text(job, answer.plan)) << '\n'
       << summary_text(job, answer) << checkpoint_text(job, answer.plan, question.storage) << '\n'
       << stages_text(e) << wrapped(memory_legend(), page().text) << '\n'
       << parts_text(e) << notes;

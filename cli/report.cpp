@@ -8,6 +8,7 @@
 #include "cli/notes.h"
 #include "cli/page.h"
 #include "costmodel/peak.h"
+#include "costmodel/worst_rank.h"
 #include "planner/frameworks/emit.h"
 
 namespace qplan {
@@ -117,9 +118,7 @@ std::span<const MemoryPart> memory_parts() {
 }
 
 Bytes largest(const MemoryEstimate& memory, Bytes StageMemory::*value) {
-  Bytes most;
-  for (const StageMemory& stage : memory.stages) most = std::max(most, stage.*value);
-  return most;
+  return on_worst_rank(memory, value);
 }
 
 std::vector<Group> groups_of(const Job& job, const ParallelPlan& plan) {
@@ -135,11 +134,17 @@ std::vector<Group> groups_of(const Job& job, const ParallelPlan& plan) {
 }
 
 std::string groups_text(const Job& job, const ParallelPlan& plan) {
+  const Interconnect& link = job.hardware.link;
+  // What fast links join: a rack of several nodes, or a pair of GPUs in one.
+  const bool whole_node = link.over_pcie() || link.nvlink_domain == link.gpus_per_node;
+  const std::string_view one = whole_node ? "a node" : "an NVLink domain";
+  const std::string_view several = whole_node ? "nodes" : "NVLink domains";
   std::string text;
   for (const Group& g : groups_of(job, plan)) {
     if (!text.empty()) text += "; ";
     text += fmt::format("{} of {} ", to_word(g.axis), g.shape.size);
-    text += g.shape.nodes == 1 ? "in a node" : fmt::format("over {} nodes", g.shape.nodes);
+    text += g.shape.nodes == 1 ? fmt::format("in {}", one)
+                               : fmt::format("over {} {}", g.shape.nodes, several);
   }
   return text.empty() ? "none: one GPU" : text;
 }

@@ -215,8 +215,9 @@ std::string phases_text(const RlEstimate& e) {
   }
   table.row({"step", significant(e.step_time.value(), 4), "100.0"});
   std::string text = table.text(page().table);
-  text += fmt::format("throughput   {} tokens/s a GPU, prompts and answers of a step\n",
-                      significant(e.tokens_per_s_per_gpu, 4));
+  text += wrapped(fmt::format("throughput   {} tokens/s a GPU, prompts and answers of a step",
+                              significant(e.tokens_per_s_per_gpu, 4)),
+                  page().text, 13);
   if (e.rollout.running > 0) {
     text += wrapped(
         fmt::format(
@@ -226,13 +227,13 @@ std::string phases_text(const RlEstimate& e) {
             human_seconds(e.rollout.tail), human_seconds(e.rollout.decode)),
         page().text, 13);
   }
-  text += fmt::format("peak memory  {} on the device of {}", human_bytes(e.device),
-                      human_bytes(e.capacity));
+  std::string peak = fmt::format("peak memory  {} on the device of {}", human_bytes(e.device),
+                                 human_bytes(e.capacity));
   if (e.host_per_node.value() > 0) {
-    text += fmt::format("; {} a node on the host of {}", human_bytes(e.host_per_node),
+    peak += fmt::format("; {} a node on the host of {}", human_bytes(e.host_per_node),
                         human_bytes(e.host_room));
   }
-  text += '\n';
+  text += wrapped(peak, page().text, 13);
   if (!e.fits) text += wrapped("It does not fit: " + e.misfit + ".", page().text);
   return text;
 }

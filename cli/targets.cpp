@@ -70,7 +70,7 @@ std::vector<Target> targets_of(const Job& job, const Estimate& e) {
        fast,
        slow},
       {"mfu", "ratio", {}, e.mfu, e.mfu * step / high, e.mfu * step / low, fast, slow}};
-  const double spread = e.peak_high / e.memory.worst_stage().peak;  // the interval is relative
+  const double spread = e.peak_high / largest(e.memory, &StageMemory::peak);  // it is relative
   for (std::size_t i = 0; i < e.memory.stages.size(); ++i) {
     const double peak = e.memory.stages[i].peak.value();
     targets.push_back({"memory_allocated", "bytes", static_cast<int>(i), peak, peak * (2 - spread),

@@ -12,6 +12,7 @@
 #include "costmodel/fold/plan_view.h"
 #include "costmodel/measured.h"
 #include "costmodel/peak.h"
+#include "costmodel/worst_rank.h"
 
 namespace qplan {
 namespace {
@@ -176,7 +177,7 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
   // docs/reference/physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half
   // that.
   const double memory_error = cost.model().moe ? 0.05 : 0.03;
-  const Bytes peak = e.memory.worst_stage().peak;
+  const Bytes peak = on_worst_rank(e.memory, &StageMemory::peak);
   e.peak_low = peak * (1 - memory_error);
   e.peak_high = peak * (1 + memory_error);
 }

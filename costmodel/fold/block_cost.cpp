@@ -361,12 +361,13 @@ void stretch(const OpList& ops, std::vector<Duration>& durations,
 
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
                        const RankGrid& grid, const Recipe& recipe, const JobFacts& facts) {
-  return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts), plan.zero};
+  return {&hardware, &grid,  &recipe, graphs_of(plan), routed_share(plan, facts),
+          plan.zero, nullptr};
 }
 
 Price price_of(const Op& op, const CostContext& context) {
-  Price p =
-      price(with_active_experts(op.work, context.active_experts), {context.hardware, context.grid});
+  Price p = price(with_active_experts(op.work, context.active_experts),
+                  {context.hardware, context.grid, context.step_ratios});
   if (by_clock(op.work)) p.time *= pace_of(*context.grid, context.hardware->gpu.speed_spread);
   if (op.stream == Stream::compute && captured(op, context.graphs, *context.recipe)) {
     // At most half of it: the gain is of kernels that are longer than their launch.

@@ -48,6 +48,7 @@ struct CostContext {
   std::optional<CudaGraphScope> graphs;  // launches inside them cost nothing
   double active_experts = 1;             // share of a grouped product's groups that have rows
   int zero = 0;                          // stage: what hooks the launching thread runs
+  StepRatioMemo* step_ratios = nullptr;  // PriceContext's
 };
 
 // A plan's. Machine, grid and recipe must outlive it.

@@ -27,7 +27,8 @@ struct ForwardRunner {
 Seconds CostModel::forward_time(const ParallelPlan& plan) const {
   const auto stage_forward = [&plan](const CostModel& kind, const PlanView& own, std::size_t i) {
     const RankGrid grid = rank_grid(plan, kind.facts_);
-    const CostContext context = context_of(plan, kind.hardware_, grid, kind.recipe_, kind.facts_);
+    const CostContext context = remembering(
+        context_of(plan, kind.hardware_, grid, kind.recipe_, kind.facts_), kind.memo_->step_ratios);
     const StagePricer pricer(kind.model_, kind.recipe_, context);
     const std::uint64_t facts = compute_facts(context);
     StreamDelay total = no_delay();

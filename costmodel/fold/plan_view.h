@@ -6,7 +6,6 @@
 #include <bit>
 #include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +15,8 @@
 #include "costmodel/fold/block_cost.h"
 #include "costmodel/fold/pace.h"
 #include "costmodel/fold/pipeline.h"
+#include "costmodel/price/step_ratio.h"
+#include "costmodel/shared_memo.h"
 #include "models/error.h"
 #include "models/hash.h"
 
@@ -89,32 +90,6 @@ struct StageBusy {
   [[nodiscard]] double total() const { return forward + backward + weight; }
 };
 
-// A map shared by threads: values are made outside the lock and never change once stored.
-template <class Key, class Value, class Hash>
-class SharedMemo {
- public:
-  template <class Make>
-  const Value& get(const Key& key, Make make) {
-    Shard& shard = shards_[Hash{}(key) % kShards];
-    {
-      const std::lock_guard lock(shard.mutex);
-      const auto it = shard.map.find(key);
-      if (it != shard.map.end()) return *it->second;
-    }
-    auto value = std::make_unique<Value>(make());
-    const std::lock_guard lock(shard.mutex);
-    return *shard.map.try_emplace(key, std::move(value)).first->second;
-  }
-
- private:
-  static constexpr std::size_t kShards = 64;
-  struct Shard {
-    std::mutex mutex;
-    std::unordered_map<Key, std::unique_ptr<Value>, Hash> map;
-  };
-  std::array<Shard, kShards> shards_;
-};
-
 // Two blocks that run as a pair.
 struct PairKey {
   DelayKey forward, backward;
@@ -147,7 +122,14 @@ struct CostModel::Memo {
   SharedMemo<DelayKey, BlockBusy, DelayHash> least, alone;
   SharedMemo<ScheduleShape, RunLengths, ScheduleHash> schedules;
   SharedMemo<ScheduleShape, Actions, ScheduleHash> actions;
+  StepRatioMemo step_ratios;
 };
+
+// What is asked of many blocks is remembered.
+inline CostContext remembering(CostContext context, StepRatioMemo& ratios) {
+  context.step_ratios = &ratios;
+  return context;
+}
 
 // Prices with some work free; remembers nothing.
 class StagePricer {

@@ -93,7 +93,8 @@ std::vector<StageBusy> CostModel::busy(const PlanView& v) const {
   if (v.schedule.pairs) return least_busy(v, nullptr);
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid = rank_grid(plan, facts_);
-  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
+  const CostContext context =
+      remembering(context_of(plan, hardware_, grid, recipe_, facts_), memo_->step_ratios);
   const StagePricer pricer(model_, recipe_, context);
   const std::vector<Part> parts = compute_parts(v.backward);
   const std::uint64_t facts = compute_facts(context);
@@ -109,7 +110,8 @@ std::vector<StageBusy> CostModel::busy(const PlanView& v) const {
 std::vector<StageBusy> CostModel::least_busy(const PlanView& v, const SeenRuns* seen) const {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid = rank_grid(plan, facts_);
-  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
+  const CostContext context =
+      remembering(context_of(plan, hardware_, grid, recipe_, facts_), memo_->step_ratios);
   auto& memo = v.schedule.pairs ? memo_->alone : memo_->least;
   // Layers that differ in their neighbours alone follow each other.
   DelayKey key{{}, facts_of(kModelAxes, context), graphs_of(plan), v.backward};

@@ -222,7 +222,8 @@ struct CostModel::StageTimes {
 CostModel::StageTimes CostModel::stage_times(const PlanView& v, FreeWork free) const {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid = rank_grid(plan, facts_);
-  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
+  const CostContext context =
+      remembering(context_of(plan, hardware_, grid, recipe_, facts_), memo_->step_ratios);
   const StagePricer pricer(model_, recipe_, context);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
   const PartsInUse parts = parts_in_use(v.backward, plan.overlap.has(OverlapKind::param),
@@ -317,7 +318,8 @@ std::optional<Seconds> CostModel::step_time_within(const PlanView& v, FreeWork f
 
   // Passes side by side, which clusters of several kinds have none of (rule kinds_side_by_side).
   const RankGrid grid = rank_grid(plan, facts_);
-  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
+  const CostContext context =
+      remembering(context_of(plan, hardware_, grid, recipe_, facts_), memo_->step_ratios);
   const std::uint64_t facts = compute_facts(context);
   runner.distinct_of = v.stages.of_stage;
   SharedMemo<PairKey, StreamDelay, PairHash> own_pairs;

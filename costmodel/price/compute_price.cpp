@@ -390,7 +390,10 @@ Price price(const Work& work, const PriceContext& context) {
     group = context.grid->shape(collective->axis);
     if (group.nodes > 1) return price;  // steps were measured on one node
   }
-  price.time = price.time * step_ratio(point_of(work, group.size), context.hardware->step_ratios);
+  const StepRatios& ratios = context.hardware->step_ratios;
+  price.time = price.time * (context.step_ratios != nullptr
+                                 ? context.step_ratios->of(work, group.size, ratios)
+                                 : step_ratio(point_of(work, group.size), ratios));
   return price;
 }
 

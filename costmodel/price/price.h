@@ -8,6 +8,8 @@
 
 namespace qplan {
 
+class StepRatioMemo;
+
 enum class PriceSource : std::uint8_t { table, formula, assumed };
 
 struct Price {
@@ -20,6 +22,7 @@ struct Price {
 struct PriceContext {
   const HardwareProfile* hardware = nullptr;
   const RankGrid* grid = nullptr;
+  StepRatioMemo* step_ratios = nullptr;  // that machine's, where somebody remembers them
 };
 
 Price price(const Work& work, const PriceContext& context);

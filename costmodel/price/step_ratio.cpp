@@ -139,4 +139,8 @@ double step_ratio(const WorkPoint& point, const StepRatios& ratios) {
   return portable::exp((sum + kMedianWeight * far) / (weights + kMedianWeight));
 }
 
+double StepRatioMemo::of(const Work& work, int ranks, const StepRatios& ratios) {
+  return known_.get({work, ranks}, [&] { return step_ratio(point_of(work, ranks), ratios); });
+}
+
 }  // namespace qplan

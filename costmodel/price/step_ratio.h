@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "costmodel/profiles/hardware.h"
+#include "costmodel/shared_memo.h"
 #include "models/program/op.h"
 
 namespace qplan {
@@ -29,5 +30,25 @@ double log2_size(double size);
 // its kind, weighed by how near their sizes are. 1 where its kind was not measured, or nowhere
 // near.
 double step_ratio(const WorkPoint& point, const StepRatios& ratios);
+
+// The same of works of one machine, whose blocks have most of their works in common. Safe to ask
+// from several threads.
+class StepRatioMemo {
+ public:
+  double of(const Work& work, int ranks, const StepRatios& ratios);
+
+ private:
+  struct Key {
+    Work work;
+    int ranks;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const {
+      return hash_of(key.work) * 31 + static_cast<std::size_t>(key.ranks);
+    }
+  };
+  SharedMemo<Key, double, Hash> known_;
+};
 
 }  // namespace qplan

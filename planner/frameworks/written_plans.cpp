@@ -1,6 +1,7 @@
 #include "planner/frameworks/written_plans.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -163,7 +164,8 @@ FoundSteps find_steps(const CostModel& cost, const RlJob& job, const SearchSpace
     const bool says_step = steps || !split.generates();
     SearchOptions asked = how;
     refuse_unsaid(asked, cost, *framework, config, training.job, says_step ? &step : nullptr);
-    SearchResult plans = search(cost, training, asked);
+    // Who puts steps together wants the best plans alone.
+    SearchResult plans = search(cost, training, asked, [](const SearchResult&) { return false; });
     found.refused = found.refused || refused_by_limits(plans, cost);
     return plans;
   };
@@ -178,33 +180,71 @@ FoundSteps find_steps(const CostModel& cost, const RlJob& job, const SearchSpace
   return found;
 }
 
-}  // namespace
+// How plans are looked for: search(), or one that is asked for less.
+using LooksFor = std::function<SearchResult(const SearchSpace&, const SearchOptions&)>;
 
-SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
-                            std::optional<Framework> framework, const Json& config) {
-  if (!framework) return search(cost, space, options);
-  refuse_unsaid(options, cost, *framework, config, space.job, nullptr);
-  const bool files = has_files_of(*framework, cost.model());
-  if (files && options.alone && writes_steps(*framework)) {
-    options.beside = taken_by_written_step(cost, *framework, config, space);
+SearchResult look_for_written(const LooksFor& look, const CostModel& cost, const SearchSpace& space,
+                              SearchOptions options, Framework framework, const Json& config) {
+  refuse_unsaid(options, cost, framework, config, space.job, nullptr);
+  const bool files = has_files_of(framework, cost.model());
+  if (files && options.alone && writes_steps(framework)) {
+    options.beside = taken_by_written_step(cost, framework, config, space);
     options.accepts = [&cost, &config, framework](const ParallelPlan& plan) {
-      return written_step_fits(cost, *framework, config, plan);
+      return written_step_fits(cost, framework, config, plan);
     };
   }
-  return search(cost, as_written(space, *framework, cost.recipe().kind), options);
+  return look(as_written(space, framework, cost.recipe().kind), options);
 }
 
-SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
-                            const SearchOptions& options, std::optional<Framework> framework,
-                            const Json& config) {
-  if (!framework || !has_files_of(*framework, cost.model())) return search(cost, space, options);
-  SearchResult result = search_written(cost, space, options, framework, config);
+// Where the files cannot name the model, or no plan that they can say is found, any plan.
+SearchResult look_for_offered(const LooksFor& look_for_written_ones, const LooksFor& look,
+                              const CostModel& cost, const SearchSpace& space,
+                              const SearchOptions& options, std::optional<Framework> framework,
+                              const Json& config) {
+  if (!framework || !has_files_of(*framework, cost.model())) return look(space, options);
+  SearchResult result =
+      look_for_written(look_for_written_ones, cost, space, options, *framework, config);
   if (!result.plans.empty()) return result;
   // Where limits refused nothing, a search without them finds nothing more.
   if (!refused_by_limits(result, cost)) return result;
   SearchOptions free = options;
   if (options.alone && writes_steps(*framework)) free.beside = taken_beside(cost);
-  return search(cost, space, free);
+  return look(space, free);
+}
+
+}  // namespace
+
+SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
+                            std::optional<Framework> framework, const Json& config) {
+  if (!framework) return search(cost, space, options);
+  const auto look = [&cost](const SearchSpace& among, const SearchOptions& how) {
+    return search(cost, among, how);
+  };
+  return look_for_written(look, cost, space, std::move(options), *framework, config);
+}
+
+SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
+                            const SearchOptions& options, std::optional<Framework> framework,
+                            const Json& config, const AsksSmallest& asks_smallest) {
+  // Nobody asks for it of a search that another one follows.
+  const auto last = [&](const SearchResult& none) {
+    return !refused_by_limits(none, cost) && (!asks_smallest || asks_smallest(none));
+  };
+  const auto written = [&](const SearchSpace& among, const SearchOptions& how) {
+    return search(cost, among, how, last);
+  };
+  const auto any = [&](const SearchSpace& among, const SearchOptions& how) {
+    return search(cost, among, how, asks_smallest);
+  };
+  return look_for_offered(written, any, cost, space, options, framework, config);
+}
+
+bool any_offered(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
+                 std::optional<Framework> framework, const Json& config) {
+  const auto look = [&cost](const SearchSpace& among, const SearchOptions& how) {
+    return search_any(cost, among, how);
+  };
+  return !look_for_offered(look, look, cost, space, options, framework, config).plans.empty();
 }
 
 RlSearchResult search_rl_written(const CostModel& cost, const RlJob& job, const SearchSpace& space,

@@ -4,6 +4,7 @@
 #include "planner/frameworks/emit.h"
 #include "planner/rl/rl_search.h"
 #include "planner/search/search.h"
+#include "planner/search/search_less.h"
 
 namespace qplan {
 
@@ -18,7 +19,11 @@ SearchResult search_written(const CostModel& cost, const SearchSpace& space, Sea
 // which emit() then refuses.
 SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
                             const SearchOptions& options, std::optional<Framework> framework,
-                            const Json& config);
+                            const Json& config, const AsksSmallest& asks_smallest = {});
+
+// Whether that finds any plan.
+bool any_offered(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
+                 std::optional<Framework> framework, const Json& config);
 
 // A step of answers, plan and engines, among those that the files of the framework can say and
 // check() reads back as they are. No framework, or one whose files say no step: of a training plan

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "planner/rules/feasible.h"
+#include "planner/search/search_less.h"
 
 namespace qplan {
 namespace {
@@ -165,7 +166,8 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
       for (const std::int64_t batch : batches_of(packing, training.gpus, options.one_sequence)) {
         training.job.global_batch_size = batch;
         const SearchResult of_batch =
-            options.find ? options.find(split, training, how) : search(cost, training, how);
+            options.find ? options.find(split, training, how)
+                         : search(cost, training, how, [](const SearchResult&) { return false; });
         result.considered += of_batch.considered;
         for (const RankedPlan& ranked : of_batch.plans) plans.push_back(ranked.plan);
       }

@@ -1,6 +1,7 @@
 #include "planner/search/search.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -11,6 +12,7 @@
 #include "planner/search/layout.h"
 #include "planner/search/parallel_for.h"
 #include "planner/search/refine.h"
+#include "planner/search/search_less.h"
 #include "planner/search/sieve.h"
 
 namespace qplan {
@@ -58,9 +60,10 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
   return simulated;
 }
 
+constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
+
 bool worth_evening(const CostModel& cost, const ParallelPlan& plan, const BestTimes& best,
                    bool prune) {
-  constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
   const StepBound bound = cost.lower_bound(plan);
   return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened, kFewest));
 }
@@ -183,8 +186,87 @@ void add_neighbours(const CostModel& cost, const SearchSpace& space, const Searc
   }
 }
 
+// Looks for a plan that fits, of all that search_world() looks at, until there is one.
+class AnyThatFits {
+ public:
+  AnyThatFits(const CostModel& cost, const SearchSpace& space, const SearchOptions& options)
+      : cost_(cost),
+        space_(space),
+        options_(options),
+        rules_(cost, space, options),
+        states_(cost, options) {}
+
+  SearchResult look() {
+    const std::vector<Skeleton> work =
+        skeletons(cost_.model(), cost_.recipe(), cost_.hardware(), space_);
+    std::vector<Part> parts(work.size());
+    parallel_for(work.size(), thread_count(options_.threads),
+                 [&](std::size_t i) { look_at(work[i], parts[i]); });
+    SearchResult result = sum_of(parts);
+    if (!result.plans.empty() || !places_layers(cost_, space_)) return result;
+    parallel_for(parts.size(), thread_count(options_.threads),
+                 [&](std::size_t i) { even_out(parts[i]); });
+    return sum_of(parts);
+  }
+
+ private:
+  struct Part {
+    Ruled ruled;
+    std::vector<ParallelPlan> nearly;  // do not fit, and may with their layers moved
+    std::optional<RankedPlan> fits;
+  };
+
+  // Nothing, where it fits; else what it needs.
+  std::optional<Bytes> too_large(PlanSifter& sifter, const ParallelPlan& plan, Part& part) {
+    Allowed allowed{plan};
+    weigh(cost_, options_, sifter, allowed);
+    if (allowed.room != Room::fits) return allowed.device_peak;
+    part.fits = RankedPlan{plan, Seconds(0), allowed.device_peak};
+    found_ = true;
+    return std::nullopt;
+  }
+
+  void look_at(const Skeleton& skeleton, Part& part) {
+    PlanSifter sifter(cost_);
+    each_plan(cost_.model(), cost_.recipe(), cost_.hardware(), space_, skeleton,
+              [&](const ParallelPlan& plan) {
+                if (found_ || !part.ruled.allows(rules_, plan) || states_.rule_out(plan)) return;
+                const std::optional<Bytes> needs = too_large(sifter, plan, part);
+                if (needs && may_fit_evened(cost_, options_, plan, *needs)) {
+                  part.nearly.push_back(plan);
+                }
+              });
+  }
+
+  void even_out(Part& part) {
+    PlanSifter sifter(cost_);
+    for (const ParallelPlan& plan : part.nearly) {
+      if (found_) return;
+      if (cost_.lower_bound(plan).imbalance < kWorthwhile) continue;
+      const auto even = evened(cost_, plan);
+      if (even && part.ruled.allows(rules_, *even)) too_large(sifter, *even, part);
+    }
+  }
+
+  static SearchResult sum_of(const std::vector<Part>& parts) {
+    SearchResult result;
+    for (const Part& part : parts) {
+      count(part.ruled, result);
+      if (part.fits && result.plans.empty()) result.plans.push_back(*part.fits);
+    }
+    return result;
+  }
+
+  const CostModel& cost_;
+  const SearchSpace& space_;
+  const SearchOptions& options_;
+  const Rules rules_;
+  HeldStates states_;
+  std::atomic<bool> found_ = false;
+};
+
 SearchResult search_world(const CostModel& cost, const SearchSpace& space,
-                          const SearchOptions& options) {
+                          const SearchOptions& options, const AsksSmallest& asks_smallest) {
   const std::vector<Skeleton> work = skeletons(cost.model(), cost.recipe(), cost.hardware(), space);
   std::vector<Ruled> ruled(work.size());
   HeldStates states(cost, options);
@@ -209,7 +291,7 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   result.out_of_memory += hopeless.count();
   const bool any = std::any_of(simulated.begin(), simulated.end(),
                                [](const Candidate& c) { return !c.refused; });
-  if (!any) {
+  if (!any && (!asks_smallest || asks_smallest(result))) {
     if (auto smallest = hopeless.smallest(cost, result.smallest)) result.smallest = smallest;
   }
   std::int64_t refused = 0;
@@ -296,7 +378,21 @@ ParallelPlan defaults_beside(const ParallelPlan& said, const ModelSpec& model,
 }
 
 SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options) {
-  if (options.objective == Objective::tokens) return search_world(cost, space, options);
+  return search(cost, space, options, {});
+}
+
+SearchResult search_any(const CostModel& cost, const SearchSpace& space,
+                        const SearchOptions& options) {
+  // What a job has room for besides is asked of the fastest plans.
+  const bool plans_alone = options.objective == Objective::tokens && !options.accepts;
+  return plans_alone ? AnyThatFits(cost, space, options).look() : search(cost, space, options);
+}
+
+SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
+                    const AsksSmallest& asks_smallest) {
+  if (options.objective == Objective::tokens) {
+    return search_world(cost, space, options, asks_smallest);
+  }
   // Fewer GPUs may be cheaper a token, or simply enough: every world that divides the one asked
   // for.
   SearchResult result;
@@ -304,7 +400,7 @@ SearchResult search(const CostModel& cost, const SearchSpace& space, const Searc
   for (const int gpus : divisors(space.gpus)) {
     SearchSpace smaller = space;
     smaller.gpus = gpus;
-    SearchResult here = search_world(cost, smaller, options);
+    SearchResult here = search_world(cost, smaller, options, asks_smallest);
     add_counts(here, result);
     const bool found = !here.plans.empty();
     const double gpu_seconds = found ? here.plans.front().step_time.value() * gpus

@@ -182,6 +182,53 @@ TEST_CASE("a plan that does not fit says by how much, and what would make it fit
   CHECK(run({"predict", "--model", "llama3-8b", "--plan", plan}).code == 0);
 }
 
+TEST_CASE("peaks, their interval and what may be filled are of one rank, whatever the GPUs") {
+  for (const char* machine :
+       {"h100-sxm", "b200:8+h100-sxm:8", "h100-sxm:8+b200:8", "rtx-4090:8+h200-sxm:8"}) {
+    for (const char* plan : {"tp2 pp2 dp4", "pp2 dp8 recompute=full", "pp4 dp4 tp1 mbs2"}) {
+      CAPTURE(machine);
+      CAPTURE(plan);
+      const Json json = run({"predict", plan, "--model", "llama3-8b", "--gpus", "16", "--hardware",
+                             machine, "--global-batch-size", "64", "--json"})
+                            .json();
+      const Json& memory = json["memory"];
+      const double peak = memory["peak_gib"], reserved = memory["reserved_peak_gib"];
+      const double device = memory["device_peak_gib"], capacity = memory["capacity_gib"];
+      CHECK(json["feasible"].get<bool>() == (device <= capacity));
+      CHECK(peak <= reserved);
+      CHECK(reserved <= device);
+      CHECK(json["interval"]["peak_gib"][0].get<double>() < peak);
+      CHECK(json["interval"]["peak_gib"][1].get<double>() > peak);
+      const Json& worst = memory["stages"][memory["worst_stage"].get<std::size_t>()];
+      CHECK(worst["device_gib"] == memory["device_peak_gib"]);
+    }
+  }
+}
+
+TEST_CASE("a change that needs more GPUs says how many, and stands behind those that need none") {
+  struct Question {
+    const char *plan, *model, *gpus, *hardware;
+  };
+  for (const auto& [plan, model, gpus, hardware] :
+       {Question{"tp2 pp2 dp3", "llama3-8b", "12", "rtx-4090"},
+        Question{"tp4 pp4 dp1", "llama3-70b", "16", "b200:8+h100-sxm:8"},
+        Question{"tp8 dp1", "llama3-70b", "8", "h100-sxm"}}) {
+    CAPTURE(plan);
+    const Json json = run({"predict", plan, "--model", model, "--gpus", gpus, "--hardware",
+                           hardware, "--global-batch-size", "48", "--json"})
+                          .json();
+    REQUIRE(json["would_fit"].size() > 0);
+    bool more = false;
+    for (const Json& advice : json["would_fit"]) {
+      CAPTURE(advice["change"].get<std::string>());
+      const bool own = advice["gpus"] == json["gpus"];
+      CHECK(own == (advice["change"].get<std::string>().find(" GPUs") == std::string::npos));
+      CHECK((own && more) == false);
+      more = more || !own;
+    }
+  }
+}
+
 TEST_CASE("a line that was printed is a plan again") {
   const Json json = run(kPredict + "--tp 2 --pp 2 --recompute full --json").json();
   const std::string line = json["short"].get<std::string>();

@@ -134,6 +134,31 @@ TEST_CASE("text stays within 120 columns") {
   }
 }
 
+TEST_CASE("text fits the terminal") {
+  const std::vector<std::vector<std::string>> questions = {
+      {"predict", "tp2 pp2 dp2", "--model", "qwen3-8b", "--gpus", "8"},
+      {"predict", "tp2 pp2 dp2", "--model", "qwen3-8b", "--gpus", "8", "--offload", "optimizer"},
+      {"predict", "tp1 pp8", "--model", "deepseek-v3", "--gpus", "256", "--hardware", "gb300"},
+      {"predict", "tp2 dp4", "--model", "qwen3-8b", "--gpus", "8", "--framework", "verl",
+       "--algorithm", "grpo"},
+      {"goodput", "tp1 pp1 dp24", "--model", "llama3-8b", "--gpus", "24", "--runs", "3"}};
+  for (const std::vector<std::string>& question : questions) {
+    for (const int columns : {70, 80, 100, 200}) {
+      std::ostringstream out, err;
+      Terminal terminal;
+      terminal.page = columns;
+      run_cli(question, out, err, terminal);
+      std::istringstream text(out.str());
+      for (std::string row; std::getline(text, row);) {
+        CAPTURE(question.front());
+        CAPTURE(columns);
+        CAPTURE(row);
+        CHECK(display_width(row) <= static_cast<std::size_t>(columns));
+      }
+    }
+  }
+}
+
 TEST_CASE("what is built in is listed, and shown whole") {
   CHECK(run("models").says("qwen3-30b-a3b"));
   CHECK(run("hardware").says("h100-sxm"));

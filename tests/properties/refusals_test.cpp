@@ -2,10 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "costmodel/least_memory.h"
 #include "models/plan/plan_text.h"
 #include "planner/rules/feasible.h"
 #include "planner/search/enumerate.h"
+#include "planner/search/search_less.h"
 #include "tests/properties/search_jobs.h"
 
 using namespace qplan;
@@ -128,6 +131,43 @@ TEST_CASE("a search that leaves out what cannot fit finds the same plans") {
     }
     CHECK(few.considered <= all.considered);
   }
+}
+
+// Layers may be moved, too: about the least that some plan of such a job takes, few plans decide.
+TEST_CASE("whether any plan fits is what the search for the best finds") {
+  RandomPlans random(79);
+  const int rounds = test_rounds(60);
+  int fits = 0, nothing = 0;
+  for (int i = 0; i < rounds; ++i) {
+    SearchJob job = tight_job(random);
+    CAPTURE(job.name);
+    CAPTURE(to_word(job.recipe->kind));
+    SearchOptions options;
+    options.threads = 2;
+    options.top = 1;
+    const SearchResult least =
+        search(CostModel(job.model, *job.recipe, job.hardware, {}, gib(0.5)), job.space, options);
+    if (least.smallest && random.coin(0.7)) {
+      job.cap = least.smallest->device_peak * random.pick<double>({0.9, 0.97, 1, 1.1});
+    }
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    const SearchResult best = search(cost, job.space, options);
+    const SearchResult any = search_any(cost, job.space, options);
+    REQUIRE(any.plans.empty() == best.plans.empty());
+    if (any.plans.empty()) {
+      ++nothing;
+      REQUIRE(any.infeasible.size() == best.infeasible.size());
+      for (const auto& [rule, refused] : best.infeasible) {
+        CAPTURE(rule);
+        REQUIRE(any.infeasible.contains(rule));
+        CHECK(any.infeasible.at(rule).plans == refused.plans);
+      }
+    } else {
+      ++fits;
+      CHECK(cost.fits(cost.memory(any.plans.front().plan)));
+    }
+  }
+  if (rounds >= 20) CHECK(std::min(fits, nothing) * 10 > rounds);
 }
 
 TEST_CASE("of two refusals the first that refuses gives the name") {

@@ -45,6 +45,16 @@ std::string why_no_batch(const Subject& s) {
   return "";
 }
 
+// The word of adapters, or of the weights that they stand beside, that verl's files have no key
+// for.
+std::string_view other_adapters(const ParallelPlan& plan) {
+  if (plan.dora) return "dora";
+  if (plan.lora_embeddings) return "lora_embeddings";
+  if (plan.lora_dropout > 0) return "lora_dropout";
+  if (plan.fp32_norms) return "fp32_norms";
+  return plan.frozen_weights != FrozenFormat::computed ? "frozen_weights" : "";
+}
+
 constexpr auto kVerlLimits = std::to_array<Limit>({
     {"verl_word",
      [](const Subject& s) {
@@ -65,10 +75,10 @@ constexpr auto kVerlLimits = std::to_array<Limit>({
            "lora_rank "
            "out");
      }},
-    {"verl_adapter_kinds", [](const Subject& s) { return s.plan.dora || s.plan.lora_embeddings; },
+    {"verl_adapter_kinds", [](const Subject& s) { return !other_adapters(s.plan).empty(); },
      [](const Subject& s) {
        return fmt::format("qplan writes plain adapters for verl; leave {} out",
-                          s.plan.dora ? "dora" : "lora_embeddings");
+                          other_adapters(s.plan));
      }},
     {"verl_shards",
      [](const Subject& s) { return by_shards(s) && (s.plan.tp > 1 || s.plan.sequence_parallel); },

@@ -54,6 +54,17 @@ constexpr auto kLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("jobs are written without dropout; leave dropout out");
      }},
+    {"rl_module_kernels",
+     [](const Subject& s) { return s.plan.module_kernels != ModuleKernels::eager; },
+     [](const Subject&) {
+       return std::string(
+           "jobs are written with the modules as transformers has them; leave module_kernels out");
+     }},
+    {"rl_optimizer",
+     [](const Subject& s) { return by_shards(s) && s.plan.optimizer != OptimizerKind::adam; },
+     [](const Subject&) {
+       return std::string("FSDP's jobs are written with torch's AdamW; use optimizer=adam");
+     }},
     {"rl_compile", [](const Subject& s) { return s.plan.compile; },
      [](const Subject&) {
        return std::string("the trainer's modules are not compiled; leave compile out");

@@ -112,3 +112,20 @@ TEST_CASE("small collectives of a measured step say nothing of large ones") {
   CHECK(step_ratio(measured, ratios) == doctest::Approx(1.4).epsilon(0.05));
   CHECK(step_ratio(point_of(large, 2), ratios) == doctest::Approx(1).epsilon(1e-3));
 }
+
+TEST_CASE("a ratio that is remembered is the one that is asked anew") {
+  const Collective gather{.kind = CollectiveKind::all_gather, .bytes = Bytes(1 << 20)};
+  const HardwareProfile hardware = load_hardware("h200-sxm-measured");
+  REQUIRE(!hardware.step_ratios.empty());
+  StepRatioMemo memo;
+  for (int again = 0; again < 2; ++again) {
+    for (const Work& work : {Work(product(4096, 4096, 4096)), Work(product(4096, 4096, 4095)),
+                             Work(attention(4096, 128)), Work(gather)}) {
+      for (const int ranks : {1, 2, 8}) {
+        CAPTURE(to_string(work));
+        CHECK(memo.of(work, ranks, hardware.step_ratios) ==
+              step_ratio(point_of(work, ranks), hardware.step_ratios));
+      }
+    }
+  }
+}

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "costmodel/profiles/hardware.h"
@@ -204,6 +206,65 @@ TEST_CASE("where nothing else can be said, short sequences are divided after all
   REQUIRE_FALSE(found.plans.empty());
   CHECK(found.plans.front().plan.pipeline_layout.empty());
   CHECK(found.plans.front().plan.cp % 3 == 0);
+}
+
+// Values of a word besides the plan's: of a switch, and of a list of kinds.
+template <class Row, class Visit>
+void each_other_value(const Row& row, const ParallelPlan& plan, const Visit& visit) {
+  using Value = typename Row::Value;
+  ParallelPlan changed = plan;
+  if constexpr (std::is_same_v<Value, bool>) {
+    changed.*row.member = !(plan.*row.member);
+    visit(changed);
+  } else if constexpr (requires { Words<Value>::table; }) {
+    for (const auto& [value, word] : Words<Value>::table) {
+      if (value == plan.*row.member) continue;
+      changed.*row.member = value;
+      visit(changed);
+    }
+  }
+}
+
+TEST_CASE("no word of a plan is lost in the files of a step") {
+  const ModelSpec model = load_model("qwen3-8b");
+  const Json config = model_config("qwen3-8b");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const ClusterLimits limits = limits_of(hardware, 8);
+  int written = 0, refused = 0;
+  for (const auto& [recipe, line] :
+       {std::pair{RecipeKind::megatron, "dp8 zero1 mbs1 gbs512 seq4096"},
+        std::pair{RecipeKind::fsdp2, "dp8 zero3 mbs1 gbs512 seq4096 recompute=full"},
+        std::pair{RecipeKind::fsdp2, "dp8 zero3 mbs1 gbs512 seq4096 recompute=full lora16"}}) {
+    const CostModel cost(model, recipe_of(recipe), hardware, {});
+    const ParallelPlan said = parse_plan(line);
+    const ParallelPlan usual = defaults_beside(said, model, recipe_of(recipe));
+    const ParallelPlan plan = parse_plan(line, usual);
+    for (const Framework framework : kOfAnswers) {
+      if (recipe_for(framework, recipe) != recipe) continue;
+      const auto round_trip = [&](const ParallelPlan& changed) {
+        const Subject subject{model, config, changed, recipe, 8, nullptr, &cost};
+        const bool can_be = broken_rule(model, changed, recipe_of(recipe), limits).empty();
+        if (!can_be || !why_inexpressible(framework, subject, limits).empty()) {
+          ++refused;
+          return;
+        }
+        ++written;
+        CAPTURE(to_word(framework));
+        CAPTURE(to_string(changed));
+        const auto files = emit(framework, subject, {});
+        const ParallelPlan read = check(texts_of(files), question_of(model, config, 8)).plan;
+        CHECK(to_string(canonical(read, model, recipe)) ==
+              to_string(canonical(changed, model, recipe)));
+      };
+      round_trip(plan);
+      for_each_word([&](const auto& row) { each_other_value(row, plan, round_trip); });
+      ParallelPlan dropped = plan;
+      dropped.lora_dropout = 0.1;
+      if (plan.lora_rank > 0) round_trip(dropped);
+    }
+  }
+  CHECK(written > 20);
+  CHECK(refused > 20);
 }
 
 TEST_CASE("a step of another kind is refused, and says so") {

@@ -8,6 +8,7 @@
 
 #include "models/program/step_program.h"
 #include "planner/search/enumerate.h"
+#include "planner/search/search_less.h"
 
 namespace qplan {
 namespace {
@@ -48,6 +49,9 @@ TEST_CASE("a plan that fits once its layers are moved is found") {
         }()));
   CHECK(found.considered == 2);
   CHECK(found.out_of_memory == 1);
+  const HardwareProfile hardware = load_hardware("a100-40gb-sxm");
+  const CostModel cost(model, recipe_of(RecipeKind::megatron), hardware, {});
+  CHECK(search_any(cost, space, {}).plans.size() == 1);
 }
 
 TEST_CASE("any few chunks are tried where layers may be placed, else those that divide them") {
