@@ -218,7 +218,7 @@ void each_other_value(const Row& row, const ParallelPlan& plan, const Visit& vis
     visit(changed);
   } else if constexpr (requires { Words<Value>::table; }) {
     for (const auto& [value, word] : Words<Value>::table) {
-      if (value == plan.*row.member) continue;
+      if (value == plan.*row.member || !(row.takes.empty() || row.takes.has(value))) continue;
       changed.*row.member = value;
       visit(changed);
     }
