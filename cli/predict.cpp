@@ -209,10 +209,13 @@ void print_text(const AskedPlan& asked, const Answer& answer, const PredictQuest
       << stages_text(e) << wrapped(memory_legend(), page().text) << '\n'
       << parts_text(e) << notes;
   if (answer.feasible()) return;
-  print(out, "\nThis plan does not fit: {}.\n", answer.infeasible.front().message);
+  out << '\n'
+      << wrapped(fmt::format("This plan does not fit: {}.", answer.infeasible.front().message),
+                 page().text);
   const auto advice = what_makes_plan_fit(job, answer.plan, without_each_word(asked, question));
   out << (advice.empty()
-              ? "No change of it that was tried fits; `qplan search` looks at all plans.\n"
+              ? wrapped("No change of it that was tried fits; `qplan search` looks at all plans.",
+                        page().text)
               : "It would with:\n" + advice_text(advice));
 }
 

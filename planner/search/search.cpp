@@ -60,12 +60,12 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
   return simulated;
 }
 
-constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
+constexpr double kTellable = 1.01;  // less than that no prediction can tell
 
 bool worth_evening(const CostModel& cost, const ParallelPlan& plan, const BestTimes& best,
                    bool prune) {
   const StepBound bound = cost.lower_bound(plan);
-  return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened, kFewest));
+  return bound.imbalance >= kTellable && !(prune && best.rules_out(bound.evened, kFewest));
 }
 
 void add(std::string_view rule, const Refused& refused, SearchResult& to) {
@@ -242,7 +242,7 @@ class AnyThatFits {
     PlanSifter sifter(cost_);
     for (const ParallelPlan& plan : part.nearly) {
       if (found_) return;
-      if (cost_.lower_bound(plan).imbalance < kWorthwhile) continue;
+      if (cost_.lower_bound(plan).imbalance < kTellable) continue;
       const auto even = evened(cost_, plan);
       if (even && part.ruled.allows(rules_, *even)) too_large(sifter, *even, part);
     }
