@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 128 x h100-sxm, for deepspeed; written by qplan emit
-# plan: tp1 pp1 dp128 ep2 etp1 zero3 mbs4 gbs1024 seq4096 recompute=full grad_dtype=bf16 overlap=grad
-# predicted: 43.6 GiB on the worst GPU of 72.8 GiB, 4.91 s a step, 6673 tokens/s a GPU, 854k tokens/s
+# plan: tp1 pp1 dp128 zero3 mbs4 gbs1024 seq4096 recompute=full grad_dtype=bf16 overlap=grad
+# predicted: 44.1 GiB on the worst GPU of 72.8 GiB, 4.75 s a step, 6898 tokens/s a GPU, 883k tokens/s
 # run_clm.py is transformers' example: examples/pytorch/language-modeling.
 set -euo pipefail
 cd "$(dirname "$0")"

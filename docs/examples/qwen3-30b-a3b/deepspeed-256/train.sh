@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 256 x h100-sxm, for deepspeed; written by qplan emit
-# plan: tp1 pp1 dp256 ep2 etp1 zero3 mbs4 gbs1024 seq4096 recompute=full grad_dtype=bf16 overlap=grad
-# predicted: 41.7 GiB on the worst GPU of 72.8 GiB, 2.47 s a step, 6621 tokens/s a GPU, 1.69M tokens/s
+# plan: tp1 pp1 dp256 zero3 mbs4 gbs1024 seq4096 recompute=full grad_dtype=bf16 overlap=grad
+# predicted: 42.2 GiB on the worst GPU of 72.8 GiB, 2.39 s a step, 6844 tokens/s a GPU, 1.75M tokens/s
 # run_clm.py is transformers' example: examples/pytorch/language-modeling.
 set -euo pipefail
 cd "$(dirname "$0")"

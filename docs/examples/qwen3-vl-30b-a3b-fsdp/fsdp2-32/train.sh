@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-vl-30b-a3b on 32 x h100-sxm, for fsdp2; written by qplan emit
 # plan: tp1 pp1 dp32 zero3 mbs4 gbs512 seq4096 recompute=full overlap=grad+param
-# predicted: 57.4 GiB on the worst GPU of 72.8 GiB, 12.8 s a step, 5107 tokens/s a GPU, 163k tokens/s
+# predicted: 57.4 GiB on the worst GPU of 72.8 GiB, 11.4 s a step, 5738 tokens/s a GPU, 184k tokens/s
 # One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>
 # MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch.
 # sft_vlm.py is TRL's example: examples/scripts.
