@@ -14,18 +14,18 @@ namespace qplan {
 namespace {
 
 // An empty `now`: release 4 has nothing for it.
-struct Renamed {
+struct OlderName {
   std::string_view before, now;
 };
 
 // swift/llm/argument of release 3.
-constexpr auto kPlain = std::to_array<Renamed>({
+constexpr auto kPlain = std::to_array<OlderName>({
     {"--train_type", "--tuner_type"},
     {"--ckpt_dir", ""},           // a checkpoint whose arguments are read
     {"--num_infer_workers", ""},  // GPUs that make answers, of 3.2
 });
 // swift/megatron/argument/megatron_args.py of release 3.
-constexpr auto kMegatron = std::to_array<Renamed>({
+constexpr auto kMegatron = std::to_array<OlderName>({
     {"--train_type", "--tuner_type"},
     {"--load", "--mcore_model"},
     {"--adapter_load", "--mcore_adapter"},
@@ -70,7 +70,8 @@ std::string sentence(const std::vector<std::string>& renamed) {
 }  // namespace
 
 Settings of_this_swift(Settings arguments, bool megatron, std::vector<Finding>& findings) {
-  const std::span<const Renamed> table = megatron ? std::span<const Renamed>(kMegatron) : kPlain;
+  const std::span<const OlderName> table =
+      megatron ? std::span<const OlderName>(kMegatron) : kPlain;
   if (has_any(arguments, kOfFour) || (megatron && has_any(arguments, kMegatronOfFour))) {
     return arguments;
   }
@@ -78,7 +79,7 @@ Settings of_this_swift(Settings arguments, bool megatron, std::vector<Finding>& 
   std::vector<std::string> older, instead;
   Place place;
   for (Setting setting : arguments) {
-    const auto row = std::find_if(table.begin(), table.end(), [&](const Renamed& renamed) {
+    const auto row = std::find_if(table.begin(), table.end(), [&](const OlderName& renamed) {
       return renamed.before == setting.key;
     });
     if (row == table.end()) {
