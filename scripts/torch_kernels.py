@@ -84,7 +84,7 @@ def update(tensors, each, dtype, kind, times, flush):
     optimizer = torch.optim.AdamW(weights, lr=1e-5, fused=kind == "fused", foreach=kind == "foreach")
     optimizer.step()
     gradients = [weight.grad for weight in weights]
-    scale = torch.ones((), device="cuda")
+    scale = torch.ones((), dtype=dtype, device="cuda")  # as clip_grad_norm_ makes it, of the norms
     return dict(adamw=timed(optimizer.step, times, flush), norm=timed(lambda: torch._foreach_norm(gradients), times, flush),
                 clip=timed(lambda: torch._foreach_mul_(gradients, scale), times, flush))
 

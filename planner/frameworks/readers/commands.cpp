@@ -333,40 +333,6 @@ void add_accelerate(const Launch& launch, GatheredJob& job) {
   }
 }
 
-// "ray job submit python train.py --a 1": without "--" before them Ray reads the program's
-// arguments as its own.
-void find_lost_dashes(std::span<const ShellWord> words, GatheredJob& job) {
-  if (words.size() < 4 || words[1].text != "job" || words[2].text != "submit") return;
-  const auto program = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
-    return word.text == "python" || word.text == "python3";
-  });
-  const auto is_dashes = [](const ShellWord& word) { return word.text == "--"; };
-  const auto is_option = [](const ShellWord& word) {
-    return word.text.size() > 2 && word.text.starts_with("--");
-  };
-  if (program == words.end() || std::any_of(words.begin(), program, is_dashes) ||
-      std::none_of(program, words.end(), is_option) ||
-      std::any_of(words.begin(), program, [](const ShellWord& word) {
-        return !word.resolved && !word.text.starts_with("--");
-      })) {
-    return;
-  }
-  Finding finding{Severity::error,
-                  "missing_dashes",
-                  program->place,
-                  "without -- before the program ray job submit takes the program's arguments for "
-                  "its own, and stops at them",
-                  fmt::format("-- {}", program->text),
-                  "Ray 2.60.0, python/ray/dashboard/modules/job/cli.py:216 (click)",
-                  {}};
-  if (program->span.end > program->span.begin) {
-    finding.fix =
-        Correction{{program->place.file, program->span.begin, program->span.begin, "-- "}};
-    finding.fix.renames = true;
-  }
-  job.findings.push_back(std::move(finding));
-}
-
 bool read_launcher(const ProgramCommand& command, const std::vector<ShellWord>& directives,
                    GatheredJob& job) {
   if (std::vector<ShellWord> plain = without_uv(command.words); !plain.empty()) {
@@ -379,7 +345,7 @@ bool read_launcher(const ProgramCommand& command, const std::vector<ShellWord>& 
   if (!started) return false;
   job.launches.push_back(started->launch);
   const Setting* runtime = started->launch.options.find("--runtime-env-json");
-  if (started->launch.program == "ray") find_lost_dashes(command.words, job);
+  if (started->launch.program == "ray") find_lost_dashes(command.words, job.findings);
   if (started->launch.program == "ray" && runtime != nullptr) {
     add_runtime_environment(*runtime, job);
   }

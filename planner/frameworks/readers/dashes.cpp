@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -109,6 +110,38 @@ std::vector<ShellWord> with_two_dashes(std::vector<ShellWord> words,
     started = started || starts || !spelled.empty();
   }
   return words;
+}
+
+void find_lost_dashes(std::span<const ShellWord> words, std::vector<Finding>& findings) {
+  if (words.size() < 4 || words[1].text != "job" || words[2].text != "submit") return;
+  const auto program = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+    return word.text == "python" || word.text == "python3";
+  });
+  const auto is_dashes = [](const ShellWord& word) { return word.text == "--"; };
+  const auto is_option = [](const ShellWord& word) {
+    return word.text.size() > 2 && word.text.starts_with("--");
+  };
+  if (program == words.end() || std::any_of(words.begin(), program, is_dashes) ||
+      std::none_of(program, words.end(), is_option) ||
+      std::any_of(words.begin(), program, [](const ShellWord& word) {
+        return !word.resolved && !word.text.starts_with("--");
+      })) {
+    return;
+  }
+  Finding finding{Severity::error,
+                  "missing_dashes",
+                  program->place,
+                  "without -- before the program ray job submit takes the program's arguments for "
+                  "its own, and stops at them",
+                  fmt::format("-- {}", program->text),
+                  "Ray 2.60.0, python/ray/dashboard/modules/job/cli.py:216 (click)",
+                  {}};
+  if (program->span.end > program->span.begin) {
+    finding.fix =
+        Correction{{program->place.file, program->span.begin, program->span.begin, "-- "}};
+    finding.fix.renames = true;
+  }
+  findings.push_back(std::move(finding));
 }
 
 }  // namespace qplan

@@ -1,7 +1,8 @@
 #pragma once
 // Dashes that are not the two of an option: "—lr" as a text processor makes them, or one of them
-// lost ("-ckpt-format x"). Private to the readers.
+// lost ("-ckpt-format x"); and two that stand alone. Private to the readers.
 
+#include <span>
 #include <vector>
 
 #include "planner/frameworks/finding.h"
@@ -13,5 +14,9 @@ namespace qplan {
 // is an option; each that was not is a finding.
 std::vector<ShellWord> with_two_dashes(std::vector<ShellWord> words,
                                        std::vector<Finding>& findings);
+
+// A finding where the words of "ray job submit python train.py --a 1" have no "--" before the
+// program: without it Ray reads the program's arguments as its own.
+void find_lost_dashes(std::span<const ShellWord> words, std::vector<Finding>& findings);
 
 }  // namespace qplan
